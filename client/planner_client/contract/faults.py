@@ -1,0 +1,48 @@
+"""Faults: RFC 9457 problem documents with stable codes and the numbers that explain them."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+
+class FaultCode(StrEnum):
+    """Stable names of what can go wrong; callers branch on these, never on the wording."""
+
+    INVALID_REQUEST = "invalid-request"
+    UNKNOWN_PROFILE = "unknown-profile"
+    PROFILE_CONFLICT = "profile-conflict"
+    PROFILE_UNUSABLE = "profile-unusable"
+    UNKNOWN_LAYOUT = "unknown-layout"
+    LAYOUT_WITHOUT_MEMORY = "layout-without-memory"
+    STRATEGY_TOO_LARGE = "strategy-too-large"
+    SEQUENCE_TOO_LONG = "sequence-too-long"
+    OPTIMIZER_LAYOUT_MISMATCH = "optimizer-layout-mismatch"
+    NO_USABLE_STRATEGY = "no-usable-strategy"
+    BODY_TOO_LARGE = "body-too-large"
+    NOT_FOUND = "not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    OVERLOADED = "overloaded"
+    DEADLINE_EXCEEDED = "deadline-exceeded"
+    SHUTTING_DOWN = "shutting-down"
+    INTERNAL = "internal"
+
+
+class Problem(BaseModel):
+    """A problem document. Extra members hold the numbers that explain the fault, such as ``length`` and ``limit``."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    remedy: str = ""
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The extra members."""
+        return dict(self.__pydantic_extra__ or {})

@@ -1,0 +1,56 @@
+"""The constrained numbers and names that every wire type is built from."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+MAX_LENGTH_TOKENS = 2**31 - 1
+"""Longest sequence, in tokens: ``cu_seqlens`` are int32 in every varlen attention kernel."""
+
+MAX_COUNT = 10**9
+"""Most sequences of one length in one histogram."""
+
+MAX_DISTINCT_LENGTHS = 200_000
+"""Most distinct lengths in one histogram."""
+
+MAX_SEQUENCES_LISTED = 1_000_000
+"""Most sequences in one list of lengths; a larger batch is sent as a histogram."""
+
+MAX_SOURCES = 65_536
+MAX_GPUS = 131_072
+MAX_DEGREE = 4_096
+MAX_STRATEGIES = 256
+MAX_DEADLINE_MS = 600_000
+
+
+def _refuse_bool(value: Any) -> Any:
+    """JSON ``true`` is not the number 1."""
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")  # noqa: TRY004 - pydantic turns only ValueError into a refusal
+    return value
+
+
+_NotBool = BeforeValidator(_refuse_bool)
+
+LengthTokens = Annotated[int, _NotBool, Field(ge=1, le=MAX_LENGTH_TOKENS, strict=True)]
+Count = Annotated[int, _NotBool, Field(ge=1, le=MAX_COUNT, strict=True)]
+NonNegativeInt = Annotated[int, _NotBool, Field(ge=0, le=2**53, strict=True)]
+PositiveInt = Annotated[int, _NotBool, Field(ge=1, le=2**53, strict=True)]
+Degree = Annotated[int, _NotBool, Field(ge=1, le=MAX_DEGREE, strict=True)]
+NumGpus = Annotated[int, _NotBool, Field(ge=1, le=MAX_GPUS, strict=True)]
+NonNegativeFloat = Annotated[float, _NotBool, Field(ge=0, le=1e15, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, _NotBool, Field(gt=0, le=1e15, allow_inf_nan=False)]
+SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+ProfileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+
+class Sent(BaseModel):
+    """Base of what a caller sends: unknown fields are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Returned(BaseModel):
+    """Base of what the planner returns: readers ignore fields they do not know."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)

@@ -1,0 +1,72 @@
+"""Strategies as people write them: ``(16,1)x1,(8,1)x6`` is one (tp=16, pp=1) replica and six (tp=8, pp=1)."""
+
+import re
+from collections.abc import Sequence
+
+from planner_client.contract.scalars import MAX_DEGREE, MAX_GPUS, Degree, NumGpus, Sent
+
+_GROUP = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*(\d{1,9})\s*)?\)\s*x\s*(\d{1,9})")
+
+
+class ReplicaGroup(Sent):
+    """``num_replicas`` replicas of one layout."""
+
+    tp: Degree
+    cp: Degree = 1
+    pp: Degree
+    num_replicas: NumGpus
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that all replicas of the group take together."""
+        return self.tp * self.cp * self.pp * self.num_replicas
+
+
+class OptimizerLayout(Sent):
+    """The fixed homogeneous sharding of the optimizer states over all ranks."""
+
+    dp: NumGpus
+    tp: Degree
+    pp: Degree
+
+
+def parse_strategy(text: str) -> list[ReplicaGroup]:
+    """Read ``(tp,pp)xCOUNT`` or ``(tp,cp,pp)xCOUNT`` groups separated by commas.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of that form or a number is out of range.
+    """
+    groups: list[ReplicaGroup] = []
+    at = 0
+    while True:
+        match = _GROUP.match(text, at)
+        if match is None:
+            raise ValueError(
+                f"strategy {text!r} cannot be read at {text[at : at + 20]!r}; write groups as (tp,pp)xCOUNT or "
+                "(tp,cp,pp)xCOUNT with commas between, for example (16,1)x1,(8,1)x6"
+            )
+        first, second, third, count = match.groups()
+        degrees = (int(first), int(second), int(third)) if third else (int(first), 1, int(second))
+        if not all(1 <= degree <= MAX_DEGREE for degree in degrees):
+            raise ValueError(f"strategy {text!r} has degrees {degrees}; each must be from 1 to {MAX_DEGREE}")
+        if not 1 <= int(count) <= MAX_GPUS:
+            raise ValueError(f"strategy {text!r} has a group of {count} replicas; give from 1 to {MAX_GPUS}")
+        groups.append(ReplicaGroup(tp=degrees[0], cp=degrees[1], pp=degrees[2], num_replicas=int(count)))
+        rest = text[match.end() :].lstrip()
+        if not rest:
+            return groups
+        if not rest.startswith(","):
+            raise ValueError(f"strategy {text!r} cannot be read at {rest[:20]!r}; put a comma between groups")
+        at = len(text) - len(rest[1:].lstrip())
+
+
+def format_strategy(groups: Sequence[ReplicaGroup]) -> str:
+    """Write groups in the notation that `parse_strategy` reads; cp is left out where it is 1."""
+    return ",".join(
+        f"({group.tp},{group.pp})x{group.num_replicas}"
+        if group.cp == 1
+        else f"({group.tp},{group.cp},{group.pp})x{group.num_replicas}"
+        for group in groups
+    )

@@ -1,0 +1,1 @@
+"""The planning service: the optimiser, its HTTP interface and its commands."""

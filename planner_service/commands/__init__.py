@@ -1,0 +1,1 @@
+"""Subcommands of `hydraulis` that come with the service."""

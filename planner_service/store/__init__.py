@@ -1,0 +1,1 @@
+"""Where plans and profiles are kept."""

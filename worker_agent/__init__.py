@@ -1,0 +1,1 @@
+"""What runs on GPU nodes: the executor of plans and the profiler."""
