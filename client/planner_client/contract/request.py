@@ -57,7 +57,7 @@ class PlanOptions(Sent):
     max_length: LengthTokens | None = None
     over_long: Literal["reject", "drop"] = "reject"
     deadline_ms: Annotated[PositiveInt, Field(le=MAX_DEADLINE_MS)] = 1000
-    target_gap: Annotated[float, Field(ge=0, le=10)] = 0.001
+    target_gap: Annotated[float, Field(ge=0, le=10)] = 0.002
     seed: Annotated[NonNegativeInt, Field(le=2**31 - 1)] = 0
     sync_ms: NonNegativeFloat | None = None
     method: Literal["hydraulis", "plain"] = "hydraulis"

@@ -1,0 +1,311 @@
+"""Proven lower bounds on the makespan, for one strategy and over all strategies of N GPUs.
+
+What one replica can do in time T. With work S (ms, without the c of each micro-batch), N tokens and v micro-batches
+of at most L tokens, a replica of p stages needs at least ``S + c v + (p - 1)(S / v + c)``, since its largest
+micro-batch is at least the average. Within T therefore ``S <= f(v) = (T - c (v + p - 1)) v / (v + p - 1)`` and
+``N <= v L``, and for any weights ``W S + V N <= G(T) = max over v of W f(v) + V L v``. A sequence of length s runs on
+the kind only if ``s <= L`` and ``p (c + a s^2 + b s) <= T``.
+
+One strategy. Divide what a replica may do into classes by its number of micro-batches, ``low <= v <= high``. For any
+weights ``W_r, V_r >= 0`` of the classes r, a batch that is done in time T satisfies
+``sum over s of min over r of W_r q_k(s) + V_r s <= sum over k of n_k max over r of k of G_r(T)``, admissible kinds
+only on the left. The left side falls and the right side grows with T, so the least T that satisfies it bounds every
+plan, whatever the weights: a linear program chooses good ones, and the bound's proof does not rest on it.
+
+All strategies of N GPUs. With ``W = 1, V = share * c / L``, a sequence takes at least
+``min over admissible k of g_k (q_k(s) + V_k s) / G_k(T)`` GPUs; the least T at which the sum over the batch is at most
+N bounds every plan there is. ``share = 0`` counts work alone; ``share = 1`` charges every token its part of a full
+micro-batch's c.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner_service.core.cost import sequence_ms
+from planner_service.core.problem import Batch, Floats, ReplicaKind, Strategy
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of c charged by the token that are tried."""
+
+RELATIVE_TOLERANCE = 1e-9
+"""Bisection stops here; bounds are lowered by it so that rounding cannot lift one over the truth."""
+
+RANKING_TOLERANCE = 1e-3
+"""Bisection stops here where bounds only rank candidates."""
+
+SINGLE_CLASSES = 6
+"""Numbers of micro-batches that get a class of their own around the expected one."""
+
+
+def capacity_ms(  # noqa: PLR0913, PLR0917 - the formula's own symbols
+    kind: ReplicaKind, time_ms: float, work: float = 1.0, token: float = 0.0, low: int = 1, high: int | None = None
+) -> float:
+    """Most ``work * S + token * N`` that one replica can do within a time.
+
+    Parameters
+    ----------
+    kind
+        Replica kind.
+    time_ms
+        Time T.
+    work, token
+        Weights of work (per ms) and of tokens (ms per token). ``token`` must be 0 where c is 0 and ``high`` is None.
+    low, high
+        Fewest and most micro-batches; None for any number.
+
+    Returns
+    -------
+    float
+        ``max over v of work f(v) + token L v``; 0 where no number of micro-batches ends in time.
+    """
+    stages_more = kind.pp - 1
+    most = math.inf if high is None else float(high)
+    if kind.c > 0:
+        most = min(most, math.floor(time_ms / kind.c - stages_more + RELATIVE_TOLERANCE))
+    if most < low or time_ms < 0:
+        return 0.0
+    gained, charged = token * kind.max_tokens, work * kind.c
+
+    def at(v: float) -> float:
+        return work * time_ms * (v / (v + stages_more)) + (gained - charged) * v
+
+    if most == math.inf and charged <= gained:
+        return work * time_ms  # more and more micro-batches: the bubble vanishes and they cost nothing
+    if stages_more == 0 or charged <= gained:
+        return max(at(float(low)), at(most))
+    peak = math.sqrt(work * time_ms * stages_more / (charged - gained)) - stages_more
+    nearest = min(max(math.floor(peak), low), most)
+    return max(at(float(nearest)), at(float(min(nearest + 1, most))))
+
+
+@dataclass(frozen=True)
+class LengthTable:
+    """Costs of the batch's distinct lengths on some kinds; rows are kinds, columns lengths.
+
+    Attributes
+    ----------
+    work_ms
+        ``q_k(s)``. Shape (K, D).
+    alone_ms
+        ``p_k (c_k + q_k(s))``, infinite where the sequence does not fit. Shape (K, D).
+    lengths
+        Occupied lengths in tokens, ascending. Shape (D,).
+    counts
+        Sequences of each length. Shape (D,).
+    """
+
+    kinds: tuple[ReplicaKind, ...]
+    work_ms: Floats
+    alone_ms: Floats
+    lengths: Floats
+    counts: Floats
+
+    @classmethod
+    def of(cls, kinds: Sequence[ReplicaKind], batch: Batch) -> "LengthTable":
+        """Tabulate a batch for some kinds."""
+        lengths = batch.lengths
+        work = np.stack([sequence_ms(kind, lengths) for kind in kinds])
+        fits = np.stack([lengths <= kind.max_tokens for kind in kinds])
+        alone = np.stack([kind.pp * (kind.c + row) for kind, row in zip(kinds, work, strict=True)])
+        return cls(tuple(kinds), work, np.where(fits, alone, np.inf), lengths.astype(float), batch.counts.astype(float))
+
+    def rows(self, strategy: Strategy) -> "LengthTable":
+        """Select the rows of a strategy's groups, in their order."""
+        picked = [self.kinds.index(kind) for kind, _ in strategy.groups]
+        return LengthTable(
+            tuple(self.kinds[row] for row in picked),
+            self.work_ms[picked],
+            self.alone_ms[picked],
+            self.lengths,
+            self.counts,
+        )
+
+    @property
+    def floor_ms(self) -> float:
+        """Time below which some sequence runs nowhere."""
+        return float(self.alone_ms.min(axis=0).max()) if len(self.lengths) else 0.0
+
+
+def _least_time(enough: Callable[[float], bool], floor_ms: float, tolerance: float) -> float:
+    """Largest time shown to be too short, by doubling and bisection; ``enough`` must be monotone in time."""
+    low = floor_ms
+    high = max(floor_ms, 1e-9)
+    if not enough(high):
+        while not enough(high):
+            low, high = high, high * 2
+        while high - low > tolerance * high:
+            middle = 0.5 * (low + high)
+            if enough(middle):
+                high = middle
+            else:
+                low = middle
+    return low * (1 - RELATIVE_TOLERANCE)
+
+
+def all_strategies_bound(table: LengthTable, num_gpus: int) -> float:
+    """Lower bound in ms on the makespan of every strategy of ``num_gpus`` GPUs made of the table's kinds.
+
+    Every length must fit some kind. The best of several shares is returned; each is a proof by itself.
+    """
+    if not len(table.lengths):
+        return 0.0
+    gpus = np.array([kind.num_ranks for kind in table.kinds], float)
+    token_ms = np.array([kind.c / kind.max_tokens for kind in table.kinds])
+
+    def bound(share: float) -> float:
+        charged = gpus[:, None] * (table.work_ms + share * token_ms[:, None] * table.lengths)
+
+        def enough(time_ms: float) -> bool:
+            capacity = np.array(
+                [
+                    capacity_ms(kind, time_ms, 1.0, share * charge)
+                    for kind, charge in zip(table.kinds, token_ms, strict=True)
+                ]
+            )
+            usable = (table.alone_ms <= time_ms) & (capacity > 0)[:, None]
+            per_sequence = np.where(usable, charged / np.maximum(capacity, 1e-300)[:, None], np.inf).min(axis=0)
+            return bool(per_sequence @ table.counts <= num_gpus)
+
+        return _least_time(enough, table.floor_ms, RELATIVE_TOLERANCE)
+
+    return max(bound(share) for share in SHARES)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityClass:
+    """Replicas of one group of a strategy that run from ``low`` to ``high`` micro-batches (None: any number)."""
+
+    group: int
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A proof of a strategy's bound: for each class a weight of its work and one of its tokens.
+
+    Classes are in the order of the groups, and those of one group cover every number of micro-batches from 1.
+    """
+
+    classes: tuple[CapacityClass, ...]
+    work: tuple[float, ...]
+    token: tuple[float, ...]
+
+
+def bound_with_weights(
+    strategy: Strategy, table: LengthTable, weights: Weights, tolerance: float = RELATIVE_TOLERANCE
+) -> float:
+    """Lower bound in ms on the makespan of one strategy that these weights prove.
+
+    The table's rows are the strategy's groups, in order.
+    """
+    groups = np.array([entry.group for entry in weights.classes])
+    work, token = np.array(weights.work), np.array(weights.token)
+    per_class = work[:, None] * table.work_ms[groups] + token[:, None] * table.lengths
+    firsts = np.searchsorted(groups, np.arange(len(strategy.groups)))
+    charged = np.minimum.reduceat(per_class, firsts, axis=0)
+
+    def enough(time_ms: float) -> bool:
+        least = np.where(table.alone_ms <= time_ms, charged, np.inf).min(axis=0)
+        best = [0.0] * len(strategy.groups)
+        for entry, of_work, of_token in zip(weights.classes, weights.work, weights.token, strict=True):
+            kind = strategy.groups[entry.group][0]
+            capacity = capacity_ms(kind, time_ms, of_work, of_token, entry.low, entry.high)
+            best[entry.group] = max(best[entry.group], capacity)
+        have = sum(value * num_replicas for value, (_, num_replicas) in zip(best, strategy.groups, strict=True))
+        return bool(least @ table.counts <= have)
+
+    return _least_time(enough, table.floor_ms, tolerance)
+
+
+def _uniform_weights(strategy: Strategy, weight: Sequence[float], share: float) -> Weights:
+    """One class a group, each charging the same share of its c by the token."""
+    return Weights(
+        tuple(CapacityClass(group, 1, None) for group in range(len(strategy.groups))),
+        tuple(weight),
+        tuple(
+            value * share * kind.c / kind.max_tokens for (kind, _), value in zip(strategy.groups, weight, strict=True)
+        ),
+    )
+
+
+def quick_strategy_bound(
+    strategy: Strategy, table: LengthTable, shares: Sequence[float] = (0.0, 1.0), tolerance: float = RANKING_TOLERANCE
+) -> float:
+    """Bound of one strategy from weights that are cheap to guess, for ranking many candidates.
+
+    Each kind is weighed so that the batch costs the same on all of them, or by its ranks.
+    """
+    if not len(table.lengths):
+        return 0.0
+    whole_batch = table.work_ms @ table.counts
+    evened = [1.0 / value if value > 0 else 1.0 for value in whole_batch]
+    by_ranks = [float(kind.num_ranks) for kind, _ in strategy.groups]
+    guesses = [evened] if len(strategy.groups) == 1 else [evened, by_ranks]
+    return max(
+        bound_with_weights(strategy, table, _uniform_weights(strategy, weight, share), tolerance)
+        for weight in guesses
+        for share in shares
+    )
+
+
+def capacity_classes(strategy: Strategy, table: LengthTable, time_ms: float) -> tuple[CapacityClass, ...]:
+    """Divide each group's numbers of micro-batches into classes, finest around what fits the time.
+
+    Parameters
+    ----------
+    strategy
+        The strategy; the table's rows are its groups.
+    table
+        Costs of the batch.
+    time_ms
+        About the makespan that is to be bounded.
+    """
+    tokens = float(table.lengths @ table.counts)
+    classes: list[CapacityClass] = []
+    for group, (kind, _) in enumerate(strategy.groups):
+        work_per_token = float(table.work_ms[group] @ table.counts) / tokens + kind.c / kind.max_tokens
+        held = time_ms / work_per_token if work_per_token > 0 else tokens
+        expected = max(1, round(held / kind.max_tokens))
+        low = max(1, expected - SINGLE_CLASSES // 2 + 1)
+        if low > 1:
+            classes.append(CapacityClass(group, 1, low - 1))
+        classes += [CapacityClass(group, v, v) for v in range(low, low + SINGLE_CLASSES)]
+        classes.append(CapacityClass(group, low + SINGLE_CLASSES, None))
+    return tuple(classes)
+
+
+ChooseWeights = Callable[[Strategy, LengthTable, tuple[CapacityClass, ...], float], Weights | None]
+"""Finds weights that prove a time too short; None where its search finds the time long enough."""
+
+
+def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights, rounds: int = 5) -> float:
+    """Lower bound in ms on the makespan of one strategy, improving the weights a few times.
+
+    Parameters
+    ----------
+    strategy
+        The strategy; its groups are the table's rows, in order.
+    table
+        Costs of the batch on those kinds.
+    choose
+        Source of weights, such as the duals of a linear program.
+    rounds
+        Most improvements to try.
+    """
+    if not len(table.lengths):
+        return 0.0
+    best = quick_strategy_bound(strategy, table, SHARES, RELATIVE_TOLERANCE)
+    classes = capacity_classes(strategy, table, best)
+    for _ in range(rounds):
+        weights = choose(strategy, table, classes, best * (1 + 1e-6))
+        if weights is None:
+            break
+        value = bound_with_weights(strategy, table, weights)
+        if value <= best * (1 + 1e-5):
+            return max(best, value)
+        best = value
+    return best

@@ -1,0 +1,211 @@
+"""What is to be planned: layouts, replica kinds, strategies and the batch."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Layout:
+    """Degrees of one replica: tensor, context and pipeline parallel."""
+
+    tp: int
+    cp: int
+    pp: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of one replica."""
+        return self.tp * self.cp * self.pp
+
+    def __str__(self) -> str:
+        return f"({self.tp},{self.pp})" if self.cp == 1 else f"({self.tp},{self.cp},{self.pp})"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKind:
+    """A layout on one device type, with its profiled coefficients and its limit.
+
+    ``a`` (ms per token squared), ``b`` (ms per token) and ``c`` (ms) are per pipeline stage, forward and backward;
+    ``max_tokens`` caps one micro-batch of the whole replica.
+    """
+
+    layout: Layout
+    device: str
+    a: float
+    b: float
+    c: float
+    max_tokens: int
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of one replica of this kind."""
+        return self.layout.num_ranks
+
+    @property
+    def pp(self) -> int:
+        """Number of pipeline stages."""
+        return self.layout.pp
+
+
+def _largest_first(group: tuple[ReplicaKind, int]) -> tuple[int, int, int, int, str]:
+    layout = group[0].layout
+    return (-layout.num_ranks, -layout.tp, -layout.cp, -layout.pp, group[0].device)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Replica kinds and how many replicas of each, in one canonical order however they were given."""
+
+    groups: tuple[tuple[ReplicaKind, int], ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[tuple[ReplicaKind, int]]) -> Self:
+        """Merge groups of one kind and order them, replicas of most ranks first."""
+        merged: dict[ReplicaKind, int] = {}
+        for kind, num_replicas in groups:
+            merged[kind] = merged.get(kind, 0) + num_replicas
+        return cls(tuple(sorted(merged.items(), key=_largest_first)))
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that the strategy's replicas take together."""
+        return sum(kind.num_ranks * num_replicas for kind, num_replicas in self.groups)
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of replicas."""
+        return sum(num_replicas for _, num_replicas in self.groups)
+
+    @cached_property
+    def replicas(self) -> tuple[ReplicaKind, ...]:
+        """The kind of each replica."""
+        return tuple(kind for kind, num_replicas in self.groups for _ in range(num_replicas))
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence that some replica holds, in tokens."""
+        return max(kind.max_tokens for kind, _ in self.groups)
+
+    def __str__(self) -> str:
+        return ",".join(f"{kind.layout}x{num_replicas}" for kind, num_replicas in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """``count`` sequences of ``length`` tokens held by ``source``."""
+
+    source: str
+    length: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A global batch as rows by source, counted at lengths rounded up to ``alignment``.
+
+    Attributes
+    ----------
+    rows
+        Sequences by source and true length, sources in name order, lengths ascending.
+    alignment
+        Multiple of tokens that each sequence occupies.
+    """
+
+    rows: tuple[SourceRow, ...]
+    alignment: int = 1
+
+    @cached_property
+    def _occupied(self) -> tuple[Ints, Ints, Ints]:
+        true = np.fromiter((row.length for row in self.rows), np.int64, len(self.rows))
+        counts = np.fromiter((row.count for row in self.rows), np.int64, len(self.rows))
+        aligned = -(-true // self.alignment) * self.alignment
+        lengths, position = np.unique(aligned, return_inverse=True)
+        merged = np.zeros(len(lengths), np.int64)
+        np.add.at(merged, position, counts)
+        return lengths, merged, position
+
+    @property
+    def lengths(self) -> Ints:
+        """Distinct occupied lengths, ascending, in tokens. Shape (D,)."""
+        return self._occupied[0]
+
+    @property
+    def counts(self) -> Ints:
+        """Number of sequences of each occupied length. Shape (D,)."""
+        return self._occupied[1]
+
+    @property
+    def length_of_row(self) -> Ints:
+        """Index into `lengths` of each row. Shape (len(rows),)."""
+        return self._occupied[2]
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences."""
+        return sum(row.count for row in self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """The sequences' own tokens, padding left out."""
+        return sum(row.length * row.count for row in self.rows)
+
+    @property
+    def longest(self) -> int:
+        """Longest occupied length, 0 for an empty batch."""
+        return int(self.lengths[-1]) if len(self.lengths) else 0
+
+    def split(self, max_true: int, max_occupied: int) -> tuple["Batch", tuple[SourceRow, ...]]:
+        """Separate the sequences that fit both limits (tokens) from the over-long ones."""
+
+        def fits(row: SourceRow) -> bool:
+            occupied = -(-row.length // self.alignment) * self.alignment
+            return row.length <= max_true and occupied <= max_occupied
+
+        kept = tuple(row for row in self.rows if fits(row))
+        return Batch(kept, self.alignment), tuple(row for row in self.rows if not fits(row))
+
+
+@dataclass(frozen=True)
+class Options:
+    """What constrains the search (see ``planner_client.contract.PlanOptions``)."""
+
+    max_length: int | None = None
+    over_long: Literal["reject", "drop"] = "reject"
+    target_gap: float = 0.002
+    seed: int = 0
+    method: Literal["hydraulis", "plain"] = "hydraulis"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One iteration to plan.
+
+    Attributes
+    ----------
+    batch
+        All sequences, over-long ones included.
+    kinds
+        Every replica kind that has a positive limit, for generated strategies and the bound over all of them.
+    candidates
+        Strategies to choose from; empty means that they are generated.
+    num_gpus, gpus_per_node
+        Size of the cluster and of its nodes, in ranks.
+    arrival
+        (source, true length) in arrival order, for the method that needs it.
+    """
+
+    batch: Batch
+    kinds: tuple[ReplicaKind, ...]
+    candidates: tuple[Strategy, ...]
+    num_gpus: int
+    gpus_per_node: int
+    options: Options
+    arrival: Sequence[tuple[str, int]] = ()

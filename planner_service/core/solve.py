@@ -1,0 +1,306 @@
+"""From a problem to a solution: screen candidates, bound, dispatch, pack, improve, order and place.
+
+An incumbent exists before any search starts, every later one is better, and the best is returned with its bound when
+the target gap, the search budget or the deadline is reached. Search effort is counted in steps and in CP-SAT's
+deterministic time, so the same problem gives the same solution; the wall clock only guards, and says if it did.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planner_service.core.baselines import items_in_arrival_order, plain_loader
+from planner_service.core.bounds import LengthTable, all_strategies_bound, quick_strategy_bound, strategy_bound
+from planner_service.core.cpsat import (
+    MAX_DISPATCH_VARIABLES,
+    MAX_JOINT_VARIABLES,
+    Improved,
+    Limits,
+    dispatch_size,
+    joint_size,
+    solve_dispatch,
+    solve_jointly,
+    weights_by_lp,
+)
+from planner_service.core.dispatch import Dispatched, Improver, longest_first, pack_all
+from planner_service.core.items import Items, Workload, items_of
+from planner_service.core.pack import packing_of
+from planner_service.core.place import place
+from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
+from planner_service.core.propose import generate
+from planner_service.core.screen import Screened, screen
+from planner_service.core.solution import Bounds, Solution, assemble
+
+LOCAL_SEARCH_STEPS = 400
+BUNDLES_PER_LIMIT = 32
+"""A bundle of short sequences is at most this fraction of the smallest limit."""
+
+MOST_CANDIDATES_IMPROVED = 4
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to search.
+
+    Attributes
+    ----------
+    deterministic_s
+        CP-SAT's deterministic budget for the whole solve.
+    remaining_ms
+        Wall-clock time left; the search stops at 0.
+    """
+
+    deterministic_s: float
+    remaining_ms: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    strategy: Strategy
+    bound_ms: float
+    dispatched: Dispatched
+    by_cp_sat: bool = False
+
+
+class _Search:
+    """State of one solve: the batch in items, the incumbent, and what is left of the budget."""
+
+    def __init__(self, problem: Problem, screened: Screened, effort: Effort) -> None:
+        self.problem = problem
+        self.batch = screened.batch
+        self.screened = screened
+        self.effort = effort
+        self.cut = False
+        self.table = LengthTable.of(problem.kinds, self.batch)
+        self.all_ms = all_strategies_bound(self.table, problem.num_gpus)
+        self.scope_is_all = not problem.candidates
+        smallest = min(kind.max_tokens for kind in problem.kinds)
+        self.items: Items = items_of(self.batch, max(1, smallest // BUNDLES_PER_LIMIT))
+        self._workloads: dict[Strategy, Workload] = {}
+
+    def may_go_on(self) -> bool:
+        """Whether the wall clock allows more; once it does not, the plan counts as cut."""
+        if self.effort.remaining_ms() <= 0:
+            self.cut = True
+        return not self.cut
+
+    def work(self, strategy: Strategy) -> Workload:
+        if strategy not in self._workloads:
+            self._workloads[strategy] = Workload.of(self.items, tuple(kind for kind, _ in strategy.groups))
+        return self._workloads[strategy]
+
+    def target_ms(self, candidate: _Candidate) -> float:
+        """Makespan at which a candidate is good enough."""
+        bound = self.all_ms if self.scope_is_all else candidate.bound_ms
+        return max(bound, candidate.bound_ms) * (1 + self.problem.options.target_gap)
+
+    def construct(self, strategies: Sequence[Strategy]) -> list[_Candidate]:
+        """Build a first plan for each strategy that its bound does not rule out, likeliest first."""
+        quick = [(quick_strategy_bound(strategy, self.table.rows(strategy)), strategy) for strategy in strategies]
+        quick.sort(key=lambda pair: pair[0])
+        candidates: list[_Candidate] = []
+        best = float("inf")
+        for bound, strategy in quick:
+            if bound >= best or (candidates and not self.may_go_on()):
+                break
+            dispatched = pack_all(strategy, self.work(strategy), longest_first(strategy, self.work(strategy)))
+            candidates.append(_Candidate(strategy, bound, dispatched))
+            best = min(best, dispatched.makespan_ms)
+        return sorted(candidates, key=lambda candidate: candidate.dispatched.makespan_ms)
+
+    def bound(self, candidate: _Candidate) -> _Candidate:
+        """Tighten a candidate's bound by linear programming."""
+        if not self.may_go_on():
+            return candidate
+        value = strategy_bound(candidate.strategy, self.table.rows(candidate.strategy), weights_by_lp)
+        return replace(candidate, bound_ms=max(candidate.bound_ms, value))
+
+    def improve_locally(self, candidate: _Candidate) -> _Candidate:
+        improver = Improver(self.work(candidate.strategy), candidate.dispatched, self.may_go_on)
+        return replace(candidate, dispatched=improver.run(self.target_ms(candidate), LOCAL_SEARCH_STEPS))
+
+    def improve_by_cp_sat(self, candidate: _Candidate, deterministic_s: float) -> _Candidate:
+        """Search with CP-SAT from the candidate as hint: the joint model where it is small, else dispatch."""
+        dispatched, work = candidate.dispatched, self.work(candidate.strategy)
+        if candidate.dispatched.makespan_ms <= self.target_ms(candidate) or not self.may_go_on():
+            return candidate
+        limits = Limits(deterministic_s, self.effort.remaining_ms() / 1000, self.problem.options.seed)
+        if joint_size(dispatched, self.items) <= MAX_JOINT_VARIABLES:
+            return self._adopt(candidate, solve_jointly(dispatched, work, limits))
+        if dispatch_size(len(dispatched.kinds), self.items) <= MAX_DISPATCH_VARIABLES:
+            found = self._adopt(candidate, solve_dispatch(dispatched, work, limits))
+            return self.improve_locally(found) if found.by_cp_sat else found
+        return candidate
+
+    def _adopt(self, candidate: _Candidate, improved: Improved) -> _Candidate:
+        self.cut = self.cut or improved.cut_by_wall_clock
+        candidate = replace(candidate, bound_ms=max(candidate.bound_ms, improved.bound_ms))
+        if improved.assigned is None:
+            return candidate
+        work, kinds = self.work(candidate.strategy), candidate.dispatched.kinds
+        merged = [[item for items in held for item in items] for held in improved.assigned]
+        packed = pack_all(candidate.strategy, work, merged)
+        given = tuple(
+            packing_of(kind, work.costs_ms[kind], held) for kind, held in zip(kinds, improved.assigned, strict=True)
+        )
+        fits = all(
+            sum(self.items.tokens[item] for item in items) <= kind.max_tokens
+            for kind, held in zip(kinds, improved.assigned, strict=True)
+            for items in held
+        )
+        better = tuple(
+            mine if fits and mine.makespan_ms < other.makespan_ms else other
+            for mine, other in zip(given, packed.packings, strict=True)
+        )
+        found = Dispatched(kinds, better)
+        if found.makespan_ms < candidate.dispatched.makespan_ms * (1 - 1e-12):
+            return replace(candidate, dispatched=found, by_cp_sat=True)
+        return candidate
+
+    def solution(self, candidate: _Candidate) -> Solution:
+        lower = self.all_ms if self.scope_is_all else max(candidate.bound_ms, self.all_ms)
+        bounds = Bounds(
+            lower_ms=lower,
+            scope="all-strategies" if self.scope_is_all else "strategy",
+            all_strategies_ms=self.all_ms,
+            solved_by="cp-sat" if candidate.by_cp_sat else "heuristic",
+            cut_by_wall_clock=self.cut,
+        )
+        return finish(self.problem, self.screened, candidate.strategy, candidate.dispatched, self.items, bounds)
+
+
+def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
+    problem: Problem,
+    screened: Screened,
+    strategy: Strategy,
+    dispatched: Dispatched,
+    items: Items,
+    bounds: Bounds,
+    *,
+    keep_order: bool = False,
+) -> Solution:
+    """Place a dispatched strategy and assemble the solution."""
+    ranks = place(strategy.replicas, problem.num_gpus, problem.gpus_per_node)
+    assert ranks is not None  # noqa: S101 - candidates that cannot be placed were screened out
+    return assemble(
+        strategy,
+        dispatched,
+        ranks,
+        screened.batch,
+        items,
+        bounds,
+        dropped=screened.dropped,
+        passed_over=screened.passed_over,
+        keep_order=keep_order,
+    )
+
+
+def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], None] | None = None) -> Solution:
+    """Plan one iteration.
+
+    Parameters
+    ----------
+    problem
+        What to plan.
+    effort
+        How hard to search.
+    on_incumbent
+        Called with the first solution and with each better one that follows a phase of the search.
+
+    Raises
+    ------
+    PlanningFault
+        If no candidate can run the batch.
+    """
+    screened = screen(problem)
+    if not screened.batch.num_sequences:
+        return _all_idle(problem, screened)
+    if problem.options.method == "plain":
+        return _plain(problem, screened)
+    search = _Search(problem, screened, effort)
+    strategies = screened.usable or _generated(search)
+    report = on_incumbent or _ignore
+    candidates = search.construct(strategies)
+    report(search.solution(candidates[0]))
+    contenders: list[_Candidate] = []
+    best_ms = candidates[0].dispatched.makespan_ms
+    for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:
+        bounded = search.bound(candidate)
+        if contenders and bounded.bound_ms >= best_ms:
+            continue
+        improved = search.improve_locally(bounded)
+        contenders.append(improved)
+        best_ms = min(best_ms, improved.dispatched.makespan_ms)
+    contenders.sort(key=lambda candidate: candidate.dispatched.makespan_ms)
+    report(search.solution(contenders[0]))
+    best = _polish(search, contenders)
+    return search.solution(best)
+
+
+def _ignore(_: Solution) -> None:
+    """Nobody asked for incumbents."""
+
+
+def _polish(search: _Search, contenders: Sequence[_Candidate]) -> _Candidate:
+    """Spend the CP-SAT budget on the best candidate, then on those whose bound still lies below it."""
+    best = contenders[0]
+    share = search.effort.deterministic_s / 2
+    for index, candidate in enumerate(contenders):
+        if index and candidate.bound_ms >= best.dispatched.makespan_ms:
+            continue
+        found = search.improve_by_cp_sat(candidate, share)
+        if not index or found.dispatched.makespan_ms < best.dispatched.makespan_ms:
+            best = found
+        share /= 2
+    return best
+
+
+def _generated(search: _Search) -> tuple[Strategy, ...]:
+    problem = search.problem
+    return tuple(
+        strategy
+        for strategy in generate(search.table, problem.num_gpus)
+        if place(strategy.replicas, problem.num_gpus, problem.gpus_per_node) is not None
+    )
+
+
+def _all_idle(problem: Problem, screened: Screened) -> Solution:
+    """Plan an empty batch: every replica is declared idle."""
+    strategy = screened.usable[0] if screened.usable else _homogeneous(problem)[0]
+    nothing = Items((), (), (), ())
+    bounds = Bounds(0.0, "strategy", 0.0, "heuristic", cut_by_wall_clock=False)
+    return finish(
+        problem,
+        screened,
+        strategy,
+        pack_all(strategy, Workload.of(nothing, strategy.replicas), [[]] * strategy.num_replicas),
+        nothing,
+        bounds,
+    )
+
+
+def _homogeneous(problem: Problem) -> list[Strategy]:
+    """Homogeneous strategies, smallest replicas first."""
+    kinds = sorted(problem.kinds, key=lambda kind: (kind.num_ranks, kind.layout))
+    return [Strategy.of([(kind, problem.num_gpus // kind.num_ranks)]) for kind in kinds]
+
+
+def _plain(problem: Problem, screened: Screened) -> Solution:
+    """Do what a plain data loader does, on the first usable candidate or the smallest homogeneous one that fits."""
+    batch: Batch = screened.batch
+    usable = screened.usable or tuple(
+        strategy for strategy in _homogeneous(problem) if strategy.max_tokens >= batch.longest
+    )
+    strategy = usable[0]
+    items = items_in_arrival_order(batch, problem.arrival)
+    table = LengthTable.of(problem.kinds, batch)
+    bounds = Bounds(
+        strategy_bound(strategy, table.rows(strategy), weights_by_lp),
+        "strategy",
+        all_strategies_bound(table, problem.num_gpus),
+        "heuristic",
+        cut_by_wall_clock=False,
+    )
+    return finish(problem, screened, strategy, plain_loader(strategy, items), items, bounds, keep_order=True)
+
+
+__all__ = ["Effort", "SourceRow", "solve"]
