@@ -137,12 +137,15 @@ class Improved:
         Items by replica and, in the joint model, by micro-batch (else one list a replica); None if nothing was found.
     bound_ms
         Proven lower bound on the makespan.
+    proven
+        Whether no better plan exists, to the resolution of a tick a sequence; only the joint model can tell.
     cut_by_wall_clock
         Whether the wall clock ended the search before its deterministic budget did.
     """
 
     assigned: list[list[list[int]]] | None
     bound_ms: float
+    proven: bool
     cut_by_wall_clock: bool
 
 
@@ -151,8 +154,21 @@ def _ticks(milliseconds: float) -> int:
     return math.floor(milliseconds * TICKS_PER_MS)
 
 
-def _run(model: cp_model.CpModel, limits: Limits) -> tuple[cp_model.CpSolver, bool, bool]:
-    """Solve and tell (solver, whether there is a solution, whether the wall clock cut it)."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A finished CP-SAT run."""
+
+    solver: cp_model.CpSolver
+    found: bool
+    proven: bool
+    cut: bool
+
+    @property
+    def bound_ms(self) -> float:
+        return max(0.0, self.solver.best_objective_bound / TICKS_PER_MS)
+
+
+def _run(model: cp_model.CpModel, limits: Limits) -> _Run:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = limits.seed
@@ -162,7 +178,7 @@ def _run(model: cp_model.CpModel, limits: Limits) -> tuple[cp_model.CpSolver, bo
     found = status in {cp_model.OPTIMAL, cp_model.FEASIBLE}
     ended = status in {cp_model.OPTIMAL, cp_model.INFEASIBLE}
     cut = not ended and solver.response_proto.deterministic_time < limits.deterministic_s * 0.999
-    return solver, found, cut
+    return _Run(solver, found, status == cp_model.OPTIMAL, cut)
 
 
 class _Runs:
@@ -220,19 +236,21 @@ def solve_jointly(dispatched: Dispatched, work: Workload, limits: Limits) -> Imp
             model.add(previous[1] >= end)
         previous = (kind, end)
         slots.append(counts)
-    for run, (_, count) in enumerate(runs.runs):
-        model.add(sum(slot[run] for counts in slots for slot in counts) == count)
+    for index, (_, count) in enumerate(runs.runs):
+        model.add(sum(slot[index] for counts in slots for slot in counts) == count)
     model.minimize(makespan)
-    solver, found, cut = _run(model, limits)
+    run = _run(model, limits)
     assigned: list[list[list[int]]] | None = None
-    if found:
+    if run.found:
         assigned = [[] for _ in order]
         for replica, counts in zip(order, slots, strict=True):
             for slot in counts:
-                held = [item for run in range(len(runs.runs)) for item in runs.take(run, solver.value(slot[run]))]
+                held = [
+                    item for index in range(len(runs.runs)) for item in runs.take(index, run.solver.value(slot[index]))
+                ]
                 if held:
                     assigned[replica].append(held)
-    return Improved(assigned, max(0.0, solver.best_objective_bound / TICKS_PER_MS), cut)
+    return Improved(assigned, run.bound_ms, run.proven, run.cut)
 
 
 def _busiest_first(dispatched: Dispatched) -> list[int]:
@@ -307,18 +325,18 @@ def solve_dispatch(dispatched: Dispatched, work: Workload, limits: Limits) -> Im
             model.add(previous[1] >= load)
         previous = (kind, load)
         placed.append(counts)
-    for run, (_, count) in enumerate(runs.runs):
-        model.add(sum(counts[run] for counts in placed) == count)
+    for index, (_, count) in enumerate(runs.runs):
+        model.add(sum(counts[index] for counts in placed) == count)
     model.minimize(makespan)
-    solver, found, cut = _run(model, limits)
+    run = _run(model, limits)
     assigned: list[list[list[int]]] | None = None
-    if found:
+    if run.found:
         assigned = [[] for _ in order]
         for replica, counts in zip(order, placed, strict=True):
             assigned[replica] = [
-                [item for run in range(len(runs.runs)) for item in runs.take(run, solver.value(counts[run]))]
+                [item for index in range(len(runs.runs)) for item in runs.take(index, run.solver.value(counts[index]))]
             ]
-    return Improved(assigned, max(0.0, solver.best_objective_bound / TICKS_PER_MS), cut)
+    return Improved(assigned, run.bound_ms, proven=False, cut_by_wall_clock=run.cut)
 
 
 def _dispatch_replica(  # noqa: PLR0913, PLR0917 - one part of the dispatch model

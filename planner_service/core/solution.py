@@ -63,6 +63,7 @@ class Bounds:
     scope: Literal["strategy", "all-strategies"]
     all_strategies_ms: float
     solved_by: Literal["heuristic", "cp-sat"]
+    proven: bool
     cut_by_wall_clock: bool
 
 
@@ -165,7 +166,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - a solution's parts
         bound_scope=bounds.scope,
         all_strategies_bound_ms=min(bounds.all_strategies_ms, makespan),
         solved_by=bounds.solved_by,
-        optimal=makespan <= lower * (1 + OPTIMAL_GAP),
+        optimal=bounds.proven or makespan <= lower * (1 + OPTIMAL_GAP),
         cut_by_wall_clock=bounds.cut_by_wall_clock,
         passed_over=passed_over,
     )

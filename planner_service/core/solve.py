@@ -22,7 +22,7 @@ from planner_service.core.cpsat import (
     weights_by_lp,
 )
 from planner_service.core.dispatch import Dispatched, Improver, longest_first, pack_all
-from planner_service.core.items import Items, Workload, items_of
+from planner_service.core.items import MAX_ITEMS, Items, Workload, items_of
 from planner_service.core.pack import packing_of
 from planner_service.core.place import place
 from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
@@ -31,8 +31,8 @@ from planner_service.core.screen import Screened, screen
 from planner_service.core.solution import Bounds, Solution, assemble
 
 LOCAL_SEARCH_STEPS = 400
-BUNDLES_PER_LIMIT = 32
-"""A bundle of short sequences is at most this fraction of the smallest limit."""
+BUNDLES_PER_LIMIT = 8
+"""A bundle of short sequences is at most this fraction of the strategy's smallest limit."""
 
 MOST_CANDIDATES_IMPROVED = 4
 
@@ -59,6 +59,7 @@ class _Candidate:
     bound_ms: float
     dispatched: Dispatched
     by_cp_sat: bool = False
+    proven: bool = False
 
 
 class _Search:
@@ -73,8 +74,7 @@ class _Search:
         self.table = LengthTable.of(problem.kinds, self.batch)
         self.all_ms = all_strategies_bound(self.table, problem.num_gpus)
         self.scope_is_all = not problem.candidates
-        smallest = min(kind.max_tokens for kind in problem.kinds)
-        self.items: Items = items_of(self.batch, max(1, smallest // BUNDLES_PER_LIMIT))
+        self._items: dict[int, Items] = {}
         self._workloads: dict[Strategy, Workload] = {}
 
     def may_go_on(self) -> bool:
@@ -84,8 +84,13 @@ class _Search:
         return not self.cut
 
     def work(self, strategy: Strategy) -> Workload:
+        """Items of the batch, bundled for the strategy's limits where there are very many, with their costs."""
         if strategy not in self._workloads:
-            self._workloads[strategy] = Workload.of(self.items, tuple(kind for kind, _ in strategy.groups))
+            bundle = max(1, min(kind.max_tokens for kind, _ in strategy.groups) // BUNDLES_PER_LIMIT)
+            key = bundle if self.batch.num_sequences > MAX_ITEMS else 0
+            if key not in self._items:
+                self._items[key] = items_of(self.batch, bundle)
+            self._workloads[strategy] = Workload.of(self._items[key], tuple(kind for kind, _ in strategy.groups))
         return self._workloads[strategy]
 
     def target_ms(self, candidate: _Candidate) -> float:
@@ -124,9 +129,9 @@ class _Search:
         if candidate.dispatched.makespan_ms <= self.target_ms(candidate) or not self.may_go_on():
             return candidate
         limits = Limits(deterministic_s, self.effort.remaining_ms() / 1000, self.problem.options.seed)
-        if joint_size(dispatched, self.items) <= MAX_JOINT_VARIABLES:
+        if joint_size(dispatched, work.items) <= MAX_JOINT_VARIABLES:
             return self._adopt(candidate, solve_jointly(dispatched, work, limits))
-        if dispatch_size(len(dispatched.kinds), self.items) <= MAX_DISPATCH_VARIABLES:
+        if dispatch_size(len(dispatched.kinds), work.items) <= MAX_DISPATCH_VARIABLES:
             found = self._adopt(candidate, solve_dispatch(dispatched, work, limits))
             return self.improve_locally(found) if found.by_cp_sat else found
         return candidate
@@ -136,6 +141,7 @@ class _Search:
         candidate = replace(candidate, bound_ms=max(candidate.bound_ms, improved.bound_ms))
         if improved.assigned is None:
             return candidate
+        candidate = replace(candidate, proven=improved.proven)
         work, kinds = self.work(candidate.strategy), candidate.dispatched.kinds
         merged = [[item for items in held for item in items] for held in improved.assigned]
         packed = pack_all(candidate.strategy, work, merged)
@@ -143,7 +149,7 @@ class _Search:
             packing_of(kind, work.costs_ms[kind], held) for kind, held in zip(kinds, improved.assigned, strict=True)
         )
         fits = all(
-            sum(self.items.tokens[item] for item in items) <= kind.max_tokens
+            sum(work.items.tokens[item] for item in items) <= kind.max_tokens
             for kind, held in zip(kinds, improved.assigned, strict=True)
             for items in held
         )
@@ -163,9 +169,17 @@ class _Search:
             scope="all-strategies" if self.scope_is_all else "strategy",
             all_strategies_ms=self.all_ms,
             solved_by="cp-sat" if candidate.by_cp_sat else "heuristic",
+            proven=candidate.proven and not self.scope_is_all,
             cut_by_wall_clock=self.cut,
         )
-        return finish(self.problem, self.screened, candidate.strategy, candidate.dispatched, self.items, bounds)
+        return finish(
+            self.problem,
+            self.screened,
+            candidate.strategy,
+            candidate.dispatched,
+            self.work(candidate.strategy).items,
+            bounds,
+        )
 
 
 def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
@@ -267,7 +281,7 @@ def _all_idle(problem: Problem, screened: Screened) -> Solution:
     """Plan an empty batch: every replica is declared idle."""
     strategy = screened.usable[0] if screened.usable else _homogeneous(problem)[0]
     nothing = Items((), (), (), ())
-    bounds = Bounds(0.0, "strategy", 0.0, "heuristic", cut_by_wall_clock=False)
+    bounds = Bounds(0.0, "strategy", 0.0, "heuristic", proven=True, cut_by_wall_clock=False)
     return finish(
         problem,
         screened,
@@ -298,6 +312,7 @@ def _plain(problem: Problem, screened: Screened) -> Solution:
         "strategy",
         all_strategies_bound(table, problem.num_gpus),
         "heuristic",
+        proven=False,
         cut_by_wall_clock=False,
     )
     return finish(problem, screened, strategy, plain_loader(strategy, items), items, bounds, keep_order=True)

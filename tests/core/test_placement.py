@@ -1,0 +1,54 @@
+from core_cases import kind, published
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner_service.core.place import place
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2, 3, 4])), min_size=1, max_size=20),
+    st.integers(0, 3),
+)
+def test_power_of_two_groups_fill_the_cluster_without_crossing_nodes(
+    layouts: list[tuple[int, int]], spare: int
+) -> None:
+    """Invariants, for tensor-parallel degrees that are powers of two on nodes of eight:
+
+    1. Every replica gets tp * pp ranks, none shared, all inside the cluster.
+    2. A group of up to eight ranks is inside one node and aligned to its size; a larger one starts at a node.
+    3. The replicas always fit a cluster of just as many whole nodes as they need ranks for.
+    """
+    kinds = [kind(tp, pp, 0, 1, 1, 10) for tp, pp in layouts]
+    needed = sum(tp * pp for tp, pp in layouts)
+    num_gpus = -(-needed // 8) * 8 + 8 * spare
+    ranks = place(kinds, num_gpus, 8)
+    assert ranks is not None
+    flat = [rank for held in ranks for rank in held]
+    assert len(flat) == len(set(flat)) == needed
+    assert min(flat) >= 0
+    assert max(flat) < num_gpus
+    for (tp, _), held in zip(layouts, ranks, strict=True):
+        for first in range(0, len(held), tp):
+            group = held[first : first + tp]
+            assert list(group) == list(range(group[0], group[0] + tp))
+            assert group[0] % min(tp, 8) == 0
+            assert tp > 8 or group[0] // 8 == group[-1] // 8
+
+
+def test_groups_that_do_not_fit_into_nodes_are_not_placed() -> None:
+    assert place([kind(3, 1, 0, 1, 1, 10)] * 5, 16, 8) is None  # two of three ranks in each node of eight
+    assert place([kind(16, 1, 0, 1, 1, 10)], 8, 8) is None
+
+
+def test_a_cluster_smaller_than_a_node_is_filled() -> None:
+    assert place([kind(1, 1, 0, 1, 1, 10)] * 2, 2, 8) == [(0,), (1,)]
+
+
+def test_a_thousand_gpus_are_placed_whatever_the_order_of_the_replicas() -> None:
+    kinds = published("llama-32b-a800-80g", 1024)
+    replicas = [kinds[4, 1]] * 238 + [kinds[4, 4]] * 2 + [kinds[8, 1]] * 3 + [kinds[16, 1]]
+    for order in (replicas, replicas[::-1]):
+        ranks = place(order, 1024, 8)
+        assert ranks is not None
+        assert sorted(rank for held in ranks for rank in held) == list(range(1024))

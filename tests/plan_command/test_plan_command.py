@@ -1,0 +1,209 @@
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner_client.contract import Plan
+
+DATA = Path(__file__).parent.parent / "data"
+HYDRAULIS = str(Path(sys.executable).parent / "hydraulis")
+PROFILE_32B = ("--profile", "llama-32b-a800-80g", "--gpus", "64")
+GITHUB = ("--lengths", str(DATA / "stream-github.txt.gz"), "--max-length", "32768", "--over-long", "drop")
+REDIS = ("--lengths", str(DATA / "code-redis-c.csv"), "--max-length", "20000", "--over-long", "drop")
+
+
+def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HYDRAULIS, "plan", *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def planned(*arguments: str, stdin: str | None = None) -> Plan:
+    done = run(*arguments, "--json", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    return Plan.model_validate_json(done.stdout)
+
+
+def refused(*arguments: str, stdin: str | None = None) -> str:
+    done = run(*arguments, stdin=stdin)
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("hydraulis plan: ")
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_stream_is_planned_with_the_best_of_several_candidates() -> None:
+    plan = planned(
+        *PROFILE_32B,
+        "--strategy", "(16,1)x4",
+        "--strategy", "(16,1)x1,(8,1)x6",
+        "--strategy", "(4,1)x16",
+        *GITHUB,
+        "--tokens", "200000",
+    )  # fmt: skip
+    assert plan.strategy == "(16,1)x1,(8,1)x6"
+    assert 200_000 <= plan.num_tokens < 232_768
+    assert plan.gap is not None
+    assert plan.gap < 0.02
+    assert [entry.length for entry in plan.dropped] == [43_642]
+    assert [entry.strategy for entry in plan.passed_over] == ["(4,1)x16"]
+
+
+def test_people_get_a_table_with_load_bound_and_gap() -> None:
+    done = run(*PROFILE_32B, "--strategy", "(8,1)x8", "--lengths", "-", stdin="500\n" * 40)
+    assert done.returncode == 0, done.stderr
+    for word in ("(8,1)", "load", "makespan", "lower bound", "gap", "sequences"):
+        assert word in done.stdout
+
+
+def test_the_same_command_prints_the_same_plan_but_for_its_planning_time() -> None:
+    arguments = (*PROFILE_32B, *REDIS, "--tokens", "50000", "--seed", "7")
+    first, second = planned(*arguments), planned(*arguments)
+    assert first.model_dump(exclude={"planning_ms"}) == second.model_dump(exclude={"planning_ms"})
+    assert first.seed == 7
+    assert planned(*arguments[:-1], "8").digest != first.digest
+
+
+def test_every_file_format_gives_the_same_plan(tmp_path: Path) -> None:
+    lengths = [700, 20, 3000, 20, 15_000]
+    text = "".join(f"{length}\n" for length in lengths)
+    (tmp_path / "a.txt").write_text(text)
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as out:
+        out.write(text)
+    (tmp_path / "a.json").write_text(json.dumps(lengths))
+    np.save(tmp_path / "a.npy", np.array(lengths))
+    (tmp_path / "a.csv").write_text("length,count\n20,2\n700,1\n3000,1\n15000,1\n")
+    names = ("a.txt", "a.txt.gz", "a.json", "a.npy", "a.csv")
+    digests = {planned(*PROFILE_32B, "--lengths", str(tmp_path / name)).digest for name in names}
+    digests.add(planned(*PROFILE_32B, "--lengths", "-", stdin=text).digest)
+    assert len(digests) == 1
+
+
+def test_tokens_are_taken_from_a_stream_in_order() -> None:
+    plan = planned(*PROFILE_32B, "--lengths", "-", "--tokens", "25", stdin="10\n9\n8\n7\n")
+    placed = sorted(
+        entry.length
+        for r in plan.replicas
+        for m in r.micro_batches
+        for entry in m.sequences
+        for _ in range(entry.count)
+    )
+    assert placed == [8, 9, 10]
+
+
+def test_an_empty_batch_is_planned_with_idle_replicas() -> None:
+    plan = planned(*PROFILE_32B, "--lengths", "-", stdin="")
+    assert plan.num_sequences == 0
+    assert all(not replica.micro_batches for replica in plan.replicas)
+
+
+def test_an_alignment_shows_as_padding_and_obeys_the_caps() -> None:
+    plan = planned(*PROFILE_32B, "--lengths", "-", "--alignment", "128", stdin="100\n129\n128\n")
+    micro_batches = [m for r in plan.replicas for m in r.micro_batches]
+    assert sum(m.num_tokens for m in micro_batches) == 357
+    assert sum(m.num_padding_tokens for m in micro_batches) == 28 + 127
+    assert all(m.num_tokens + m.num_padding_tokens <= r.max_tokens for r in plan.replicas for m in r.micro_batches)
+
+
+def test_a_plain_loaders_plan_can_be_compared() -> None:
+    arguments = (*PROFILE_32B, *GITHUB, "--strategy", "(16,1)x4", "--tokens", "200000")
+    plain, ours = planned(*arguments, "--method", "plain"), planned(*arguments)
+    assert plain.num_tokens == ours.num_tokens
+    assert plain.makespan_ms > 1.02 * ours.makespan_ms
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "words"),
+    [
+        (("--profile", "gpt-9", "--gpus", "8", "--lengths", "-"), "5", ["'gpt-9'", "llama-32b-a800-80g"]),
+        ((*PROFILE_32B, "--lengths", "nowhere.txt"), None, ["nowhere.txt", "No such file"]),
+        ((*PROFILE_32B, "--lengths", "lengths.parquet"), None, ["lengths.parquet", ".csv"]),
+        ((*PROFILE_32B, "--lengths", "-"), "5\nfive\n", ["line 2", "'five'"]),
+        ((*PROFILE_32B, "--lengths", "-"), "5\n0\n", ["line 2", "length 0", "give 1"]),
+        ((*PROFILE_32B, "--lengths", "-"), "5\n-3\n", ["line 2", "'-3'"]),
+        ((*PROFILE_32B, "--lengths", "-"), "5.5\n", ["line 1", "'5.5'"]),
+        ((*PROFILE_32B, "--lengths", "-"), "99999999999999999999\n", ["line 1"]),
+        ((*PROFILE_32B, "--lengths", "-"), "50000\n", ["50000", "43520", "(16,1)"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-length", "10"), "11\n", ["11", "10", "max_length"]),
+        ((*PROFILE_32B, "--lengths", "-", "--strategy", "16x4"), "5", ["'16x4'", "(tp,pp)xCOUNT"]),
+        ((*PROFILE_32B, "--lengths", "-", "--strategy", "(2,1)x32"), "5", ["(2,1)", "memory limit"]),
+        ((*PROFILE_32B, "--lengths", "-", "--strategy", "(3,1)x2"), "5", ["(3,1)", "no layout"]),
+        ((*PROFILE_32B, "--lengths", "-", "--strategy", "(16,1)x5"), "5", ["80 GPUs of 64"]),
+        ((*PROFILE_32B, "--lengths", "-", "--optimizer-layout", "4,16"), "5", ["'4,16'", "DP,TP,PP"]),
+        ((*PROFILE_32B, "--lengths", "-", "--optimizer-layout", "4,16,2"), "5", ["128", "64"]),
+        ((*PROFILE_32B, "--lengths", "-", "--alignment", "0"), "5", ["alignment", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--deadline-ms", "0"), "5", ["deadline_ms", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--seed", "-1"), "5", ["seed", "-1"]),
+        (("--profile", "llama-32b-a800-80g", "--gpus", "0", "--lengths", "-"), "5", ["num_gpus", "0"]),
+        (("--profile", "llama-32b-a800-80g", "--gpus", "2", "--lengths", "-"), "5", ["2 GPU", "positive memory limit"]),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_with_exit_code_2_and_one_clear_sentence(
+    arguments: tuple[str, ...], stdin: str | None, words: list[str]
+) -> None:
+    said = refused(*arguments, stdin=stdin)
+    for word in words:
+        assert word in said, said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"length;count\n5;1\n", ["line 1", "length,count"]),
+        ("a.csv", b"length,count\n5\n", ["line 2", "1 cells"]),
+        ("a.csv", b"length,count\n5,0\n", ["line 2", "count"]),
+        ("a.json", b'{"5": 1}', ["dict", "list"]),
+        ("a.json", b"[1, 2", ["not JSON"]),
+        ("a.json", b"[1, true]", ["element 1", "True"]),
+        ("a.json", b"[" * 100_000, ["not JSON"]),
+        ("a.npy", b"\x93NUMPY garbage", ["a.npy"]),
+        ("a.txt", b"\xff\xfe5\n", ["not UTF-8"]),
+        ("a.txt.gz", b"not gzip", ["a.txt.gz"]),
+    ],
+)
+def test_a_broken_file_is_refused_naming_the_place(tmp_path: Path, name: str, content: bytes, words: list[str]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    said = refused(*PROFILE_32B, "--lengths", str(path))
+    for word in words:
+        assert word in said, said
+
+
+def test_an_array_of_the_wrong_shape_or_type_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones((2, 2), int))
+    assert "(2, 2)" in refused(*PROFILE_32B, "--lengths", str(tmp_path / "a.npy"))
+    np.save(tmp_path / "b.npy", np.ones(3))
+    assert "float64" in refused(*PROFILE_32B, "--lengths", str(tmp_path / "b.npy"))
+
+
+def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
+    profile = {
+        "name": "mine",
+        "source": "made up for a test",
+        "model": {"name": "tiny", "num_layers": 2, "hidden_size": 64, "vocab_size": 256},
+        "device": {"name": "CPU", "memory_bytes": 1073741824, "gpus_per_node": 2},
+        "layouts": [{"tp": 1, "pp": 1, "a_ms_per_token2": 0.0, "b_ms_per_token": 0.1, "c_ms": 1.0, "max_tokens": 100}],
+    }
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(profile))
+    plan = planned("--profile", str(path), "--gpus", "2", "--lengths", "-", stdin="60\n60\n")
+    assert plan.makespan_ms == pytest.approx(7.0)
+    assert plan.status == "optimal"
+    path.write_text(json.dumps({**profile, "layouts": []}))
+    assert "layouts" in refused("--profile", str(path), "--gpus", "2", "--lengths", "-", stdin="60\n")
+
+
+def test_a_deadline_of_one_millisecond_is_kept_or_said_to_be_too_short() -> None:
+    done = run(*PROFILE_32B, *GITHUB, "--tokens", "400000", "--deadline-ms", "1", "--json")
+    assert done.returncode in {0, 3}
+    if done.returncode == 0:
+        assert json.loads(done.stdout)["cut_by_wall_clock"]
+    else:
+        assert "--deadline-ms" in done.stderr
