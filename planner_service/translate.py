@@ -28,7 +28,7 @@ from planner_service.core.solution import PlannedReplica, Solution
 from planner_service.core.solve import Effort, solve
 from planner_service.core.validate import check
 
-DETERMINISTIC_SHARE = 0.25
+DETERMINISTIC_SHARE = 0.15
 """CP-SAT's deterministic budget, in its own seconds for each second of deadline."""
 
 RESERVE_SHARE = 0.05

@@ -5,8 +5,8 @@ replica that would end first matters, so a choice costs one comparison for each 
 """
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from planner_service.core.cost import least_replica_ms
 from planner_service.core.items import Workload
@@ -33,6 +33,51 @@ class Dispatched:
     def makespan_ms(self) -> float:
         """Closed-form makespan of the slowest replica."""
         return max((packing.makespan_ms for packing in self.packings), default=0.0)
+
+
+@dataclass(frozen=True)
+class LongPart:
+    """The longest items of a dispatched batch, with the only replicas that can hold them.
+
+    A bound on the makespan of this part is one on the whole, since the shorter items can only add to it.
+
+    Attributes
+    ----------
+    replicas
+        The replicas, as indices into the whole.
+    num_items
+        How many items, from the longest on.
+    dispatched
+        Those items on those replicas; times are those of the whole.
+    work
+        Those items and their costs.
+    """
+
+    replicas: tuple[int, ...]
+    num_items: int
+    dispatched: Dispatched
+    work: Workload
+
+
+def long_parts(dispatched: Dispatched, work: Workload) -> Iterator[LongPart]:
+    """Yield parts from the largest to the smallest: for each limit, the items over it and the replicas over it."""
+    for limit in sorted({kind.max_tokens for kind in dispatched.kinds}):
+        num_items = sum(longest > limit for longest in work.items.longest)
+        replicas = tuple(j for j, kind in enumerate(dispatched.kinds) if kind.max_tokens > limit)
+        if num_items and replicas:
+            kinds = tuple(dispatched.kinds[j] for j in replicas)
+            packings = tuple(
+                replace(
+                    dispatched.packings[j],
+                    micro_batches=tuple(
+                        tuple(item for item in items if item < num_items)
+                        for items in dispatched.packings[j].micro_batches
+                    ),
+                )
+                for j in replicas
+            )
+            part = Workload.of(work.items.longest_ones(num_items), tuple(dict.fromkeys(kinds)))
+            yield LongPart(replicas, num_items, Dispatched(kinds, packings), part)
 
 
 def _charge(kind: ReplicaKind, work_ms: float, num_tokens: int, largest_ms: float) -> float:
@@ -168,12 +213,8 @@ class Improver:
     def _relieve(self, worst: int) -> bool:
         """Find one move or swap that lowers the worst replica below its makespan, its partner staying below too."""
         peak = self._packings[worst].makespan_ms
-        by_load = sorted(
-            (replica for replica in range(len(self._packings)) if replica != worst),
-            key=lambda replica: (self._packings[replica].makespan_ms, replica),
-        )
         trials: list[tuple[float, int, int, int | None]] = []
-        for other in by_load[: self.MAX_PARTNERS]:
+        for other in self._partners(worst):
             trials += self._promising(worst, other, peak)
         trials.sort(key=lambda trial: trial[0])
         for _, other, given, taken in trials[: self.MAX_TRIALS]:
@@ -189,6 +230,19 @@ class Improver:
             self._packings[worst], self._packings[other] = after_worst, after_other
             return True
         return False
+
+    def _partners(self, worst: int) -> list[int]:
+        """List the least loaded replicas of each kind, since not every kind holds every item."""
+        by_kind: dict[ReplicaKind, list[int]] = {}
+        for replica, kind in enumerate(self._kinds):
+            if replica != worst:
+                by_kind.setdefault(kind, []).append(replica)
+        of_each = max(3, self.MAX_PARTNERS // max(1, len(by_kind)))
+        return [
+            replica
+            for replicas in by_kind.values()
+            for replica in heapq.nsmallest(of_each, replicas, key=lambda r: (self._packings[r].makespan_ms, r))
+        ]
 
     def _promising(self, worst: int, other: int, peak: float) -> list[tuple[float, int, int, int | None]]:
         """List exchanges whose estimate stays below the peak as (estimate, other, given, taken)."""

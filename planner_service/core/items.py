@@ -39,6 +39,10 @@ class Items:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def longest_ones(self, count: int) -> "Items":
+        """Take the first ``count`` items, which are the longest; their numbers stay the same."""
+        return Items(self.tokens[:count], self.squares[:count], self.longest[:count], self.contents[:count])
+
     def costs_ms(self, kind: ReplicaKind) -> list[float]:
         """Cost of each item on a kind, in ms."""
         return [kind.a * squares + kind.b * tokens for squares, tokens in zip(self.squares, self.tokens, strict=True)]

@@ -21,7 +21,7 @@ from planner_service.core.cpsat import (
     solve_jointly,
     weights_by_lp,
 )
-from planner_service.core.dispatch import Dispatched, Improver, longest_first, pack_all
+from planner_service.core.dispatch import Dispatched, Improver, LongPart, long_parts, longest_first, pack_all
 from planner_service.core.items import MAX_ITEMS, Items, Workload, items_of
 from planner_service.core.pack import packing_of
 from planner_service.core.place import place
@@ -132,8 +132,11 @@ class _Search:
         if joint_size(dispatched, work.items) <= MAX_JOINT_VARIABLES:
             return self._adopt(candidate, solve_jointly(dispatched, work, limits))
         if dispatch_size(len(dispatched.kinds), work.items) <= MAX_DISPATCH_VARIABLES:
-            found = self._adopt(candidate, solve_dispatch(dispatched, work, limits))
-            return self.improve_locally(found) if found.by_cp_sat else found
+            return self.improve_locally(self._adopt(candidate, solve_dispatch(dispatched, work, limits)))
+        for part in long_parts(dispatched, work):
+            if dispatch_size(len(part.replicas), part.work.items) <= MAX_DISPATCH_VARIABLES:
+                improved = solve_dispatch(part.dispatched, part.work, limits)
+                return self.improve_locally(self._adopt(candidate, _with_the_rest(dispatched, part, improved)))
         return candidate
 
     def _adopt(self, candidate: _Candidate, improved: Improved) -> _Candidate:
@@ -248,6 +251,19 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     report(search.solution(contenders[0]))
     best = _polish(search, contenders)
     return search.solution(best)
+
+
+def _with_the_rest(dispatched: Dispatched, part: LongPart, improved: Improved) -> Improved:
+    """Extend an assignment of the long part by all other items where they were."""
+    if improved.assigned is None:
+        return improved
+    placed = dict(zip(part.replicas, improved.assigned, strict=True))
+    whole = []
+    for replica, packing in enumerate(dispatched.packings):
+        shorter = [item for items in packing.micro_batches for item in items if item >= part.num_items]
+        longer = [item for items in placed.get(replica, []) for item in items]
+        whole.append([longer + shorter])
+    return replace(improved, assigned=whole)
 
 
 def _ignore(_: Solution) -> None:

@@ -12,10 +12,11 @@ from planner_service.core.solution import Solution
 from planner_service.core.solve import Effort, solve
 from planner_service.core.validate import check
 from planner_service.profiles import builtin_profiles
-from planner_service.translate import replica_kinds
+from planner_service.translate import DETERMINISTIC_SHARE, replica_kinds
 
 DATA = Path(__file__).parent.parent / "data"
-NO_HURRY = Effort(deterministic_s=0.25, remaining_ms=lambda: 1e9)
+NO_HURRY = Effort(deterministic_s=DETERMINISTIC_SHARE, remaining_ms=lambda: 1e9)
+"""The effort of the default deadline of one second, with no wall clock to cut it."""
 
 
 def kind(tp: int, pp: int, a: float, b: float, c: float, max_tokens: int) -> ReplicaKind:  # noqa: PLR0917 - as written in formulas
