@@ -1,0 +1,46 @@
+# Everything a fresh machine with Python 3.11 or later needs: `make demo` shows the product, `make test` checks it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help venv demo test lint tests gpu-tests bench constraints clean
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+venv: $(VENV)/.ready ## Prepare .venv with the project and all extras
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --upgrade pip
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[service,agent,dev]'
+	touch $@
+
+demo: venv ## Profile this machine, then train on real text, planned and unplanned; writes demo-report.html
+	$(BIN)/hydraulis demo
+
+test: lint tests ## Lint, types, layers and every test that needs no GPU
+
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+tests: venv
+	$(BIN)/python -m pytest -m 'not gpu'
+
+gpu-tests: venv ## The tests that need a CUDA device; fails without one
+	HYDRAULIS_EXPECT_GPU=1 $(BIN)/python -m pytest -m gpu
+
+bench: venv ## Measure planning: gaps and times for docs/benchmarks.md
+	$(BIN)/python -m pytest -m bench -s tests/bench
+
+constraints: venv ## Pin what is installed now
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -E '^[A-Za-z0-9_.-]+==' | sort -f > constraints.txt
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-report.html

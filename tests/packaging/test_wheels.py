@@ -1,0 +1,86 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.timeout(900)
+
+PARTS = {
+    # extra: (what imports, what must not be there, what `hydraulis --help` offers)
+    "": (
+        ["planner_client", "planner_client.client", "planner_client.sequences"],
+        ["torch", "ortools", "fastapi"],
+        None,
+    ),
+    "service": (["planner_service.translate", "planner_service.api.app"], ["torch", "matplotlib", "pytest"], "serve"),
+    "agent": (
+        ["worker_agent.executor.runner", "worker_agent.profiler"],
+        ["ortools", "fastapi", "sqlalchemy"],
+        "profile",
+    ),
+    "dev": (["planner_client.contract", "hypothesis"], ["torch", "ortools"], None),
+}
+
+
+def _run(*command: str | Path, timeout: int = 600) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=environment,
+        cwd="/",
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    built = _run(sys.executable, "-m", "build", "--wheel", "--outdir", out, ROOT)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.mark.parametrize("extra", PARTS)
+def test_the_wheel_installs_and_works_alone_with_each_extra(extra: str, wheel: Path, tmp_path: Path) -> None:
+    imports, absent, command = PARTS[extra]
+    python = tmp_path / "venv" / "bin" / "python"
+    assert _run(sys.executable, "-m", "venv", tmp_path / "venv").returncode == 0
+    target = f"{wheel}[{extra}]" if extra else str(wheel)
+    installed = _run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", target)
+    assert installed.returncode == 0, installed.stderr
+    check = (
+        f"import importlib, importlib.util, sys\n"
+        f"for name in {imports}: importlib.import_module(name)\n"
+        f"there = [name for name in {absent} if importlib.util.find_spec(name)]\n"
+        f"sys.exit(f'not wanted here: {{there}}' if there else 0)"
+    )
+    imported = _run(python, "-c", check)
+    assert imported.returncode == 0, imported.stderr
+    shown = _run(python.parent / "hydraulis", "--help")
+    if command is not None:
+        assert shown.returncode == 0, shown.stderr
+        assert command in shown.stdout
+    else:
+        assert shown.returncode != 0
+        assert "hydraulis-planner[service]" in shown.stderr
+
+
+def test_a_command_whose_extra_is_missing_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    assert _run(sys.executable, "-m", "venv", tmp_path / "venv").returncode == 0
+    installed = _run(
+        python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, "typer"
+    )
+    assert installed.returncode == 0, installed.stderr
+    for command, extra in (("plan", "service"), ("demo", "agent")):
+        said = _run(python.parent / "hydraulis", command)
+        assert said.returncode != 0
+        assert f"hydraulis-planner[{extra}]" in said.stderr, said.stderr
+        assert "Traceback" not in said.stderr

@@ -1,0 +1,203 @@
+"""Acts on routes: tokens from the ranks that hold them to the ranks that compute, results back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from planner_client.packing import Int64Array, PackedMicroBatch
+from planner_client.run_order import row_indices
+from planner_client.sequences import check_held
+from worker_agent.executor.collectives import Group, exchange_rows
+from worker_agent.executor.layout import RankRole
+from worker_agent.executor.routes import SequenceRoutes
+
+PADDING_TOKEN = 0
+"""Id that fills the padding of aligned sequences; nothing attends to it but padding, and it has no target."""
+
+HeldSequences = Mapping[str, Sequence[Tensor]]
+"""Token ids of each sequence that a rank holds, by source, in the order held."""
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatchTokens:
+    """One micro-batch as the model takes it.
+
+    Attributes
+    ----------
+    packed
+        Its geometry.
+    tokens
+        Token ids with padding, shape (num_physical_tokens,), int64.
+    cu_seqlens
+        Bounds with padding, shape (sequences + 1,), int32.
+    lengths
+        Each sequence's own tokens, shape (sequences,), int64.
+    """
+
+    packed: PackedMicroBatch
+    tokens: Tensor
+    cu_seqlens: Tensor
+    lengths: Tensor
+
+    @property
+    def max_seqlen(self) -> int:
+        """Longest sequence (tokens), padding included."""
+        return self.packed.physical_max_seqlen
+
+
+class SequenceExchange:
+    """One rank's part of the sequence exchange of one iteration.
+
+    Building it checks what the rank holds against the plan and involves no other rank; `to_replicas` and `to_sources`
+    are collectives that every rank of the group calls.
+
+    Parameters
+    ----------
+    routes
+        The routes of the plan.
+    role
+        This rank's role.
+    held
+        Token ids of the sequences this rank holds.
+    group
+        The process group; by default all ranks.
+    vocab_size
+        Token ids must be below this, if given.
+
+    Raises
+    ------
+    planner_client.sequences.PlanMismatch
+        If the sequences held are not those of the plan.
+    ValueError
+        If a sequence is not a flat tensor of integers, is empty, or has a token id outside the vocabulary.
+    """
+
+    def __init__(
+        self,
+        routes: SequenceRoutes,
+        role: RankRole,
+        held: HeldSequences,
+        *,
+        group: Group = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        self._group = group
+        self._sources = {source: len(sequences) for source, sequences in held.items()}
+        self._source_names = routes.table.sources
+        self._source_ids = routes.table.source_ids
+        self._lengths = routes.table.lengths
+        self._outward = routes.outward.leg(role.rank)
+        self._inward = routes.inward.leg(role.rank)
+        lengths = {source: _lengths(source, sequences) for source, sequences in held.items()}
+        check_held(routes.table, lengths)
+        self._indices = row_indices(routes.table, lengths)
+        self._send_buffer = self._fill_send_buffer(held)
+        _check_token_ids(self._send_buffer, vocab_size)
+        self._micro_batches = () if role.replica is None else routes.table.packed(role.replica, routes.alignment)
+
+    def to_replicas(self, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
+        """Send this rank's sequences to where they are computed and return this rank's micro-batches, in order.
+
+        Parameters
+        ----------
+        device
+            Where the micro-batches are wanted.
+        """
+        leg = self._outward
+        received = exchange_rows(
+            self._send_buffer,
+            leg.send_tokens.tolist(),
+            leg.receive_tokens.tolist(),
+            self._group,
+            "exchanging sequences",
+        )
+        if not self._micro_batches:
+            return ()
+        by_arrival = torch.split(received, self._lengths[leg.received_rows].tolist())
+        run = torch.cat([by_arrival[place] for place in np.argsort(leg.received_rows).tolist()])
+        return self._cut(run.to(device))
+
+    def to_sources(self, values: Tensor) -> dict[str, npt.NDArray[np.float64]]:
+        """Bring one value per sequence back to the sources, in the order they hold their sequences.
+
+        Parameters
+        ----------
+        values
+            One for each sequence this rank computed, in the order it ran them, shape (n,).
+
+        Returns
+        -------
+        dict
+            For each source this rank holds, shape (sequences held,), fp64; NaN for a dropped sequence.
+        """
+        leg = self._inward
+        places = np.searchsorted(np.sort(leg.sent_rows), leg.sent_rows)
+        received = exchange_rows(
+            values.detach().double()[torch.from_numpy(places).to(values.device)],
+            leg.send_sequences.tolist(),
+            leg.receive_sequences.tolist(),
+            self._group,
+            "returning results to their sources",
+        )
+        results = received.cpu().numpy()
+        returned: dict[str, npt.NDArray[np.float64]] = {}
+        for source, num_held in self._sources.items():
+            returned[source] = np.full(num_held, np.nan)
+            if source in self._source_names:
+                own = self._source_ids[leg.received_rows] == self._source_names.index(source)
+                returned[source][self._indices[leg.received_rows[own]]] = results[own]
+        return returned
+
+    def _fill_send_buffer(self, held: HeldSequences) -> Tensor:
+        rows = self._outward.sent_rows
+        parts = [
+            held[self._source_names[source_id]][index]
+            for source_id, index in zip(self._source_ids[rows].tolist(), self._indices[rows].tolist(), strict=True)
+        ]
+        return torch.cat(parts).long() if parts else torch.zeros(0, dtype=torch.int64)
+
+    def _cut(self, run: Tensor) -> tuple[MicroBatchTokens, ...]:
+        """Cut the tokens of a replica, in run order, into its micro-batches."""
+        micro_batches = []
+        parts = torch.split(run, [packed.num_tokens for packed in self._micro_batches])
+        for packed, tokens in zip(self._micro_batches, parts, strict=True):
+            physical = tokens
+            if packed.num_padding_tokens:
+                physical = torch.full((packed.num_physical_tokens,), PADDING_TOKEN, device=run.device)
+                physical[torch.tensor(packed.physical_slots, device=run.device)] = tokens
+            micro_batches.append(
+                MicroBatchTokens(
+                    packed,
+                    physical,
+                    torch.tensor(packed.physical_cu_seqlens, device=run.device),
+                    torch.tensor(packed.lengths, device=run.device),
+                )
+            )
+        return tuple(micro_batches)
+
+
+def _lengths(source: str, sequences: Sequence[Tensor]) -> Int64Array:
+    lengths = np.zeros(len(sequences), dtype=np.int64)
+    for index, tokens in enumerate(sequences):
+        if tokens.dim() != 1 or tokens.numel() == 0 or tokens.is_floating_point() or tokens.dtype == torch.bool:
+            raise ValueError(
+                f"sequence {index} of source {source!r} is a {tokens.dtype} tensor of shape {tuple(tokens.shape)}; "
+                "give each sequence as a flat tensor of at least one integer token id"
+            )
+        lengths[index] = tokens.numel()
+    return lengths
+
+
+def _check_token_ids(tokens: Tensor, vocab_size: int | None) -> None:
+    if vocab_size is None or tokens.numel() == 0:
+        return
+    lowest, highest = (int(bound) for bound in torch.aminmax(tokens))
+    if lowest < 0 or highest >= vocab_size:
+        raise ValueError(
+            f"token ids run from {lowest} to {highest} but the model's vocabulary is 0 to {vocab_size - 1}; "
+            "tokenize for this model, or give it a larger vocab_size"
+        )
