@@ -1,0 +1,63 @@
+"""What can go wrong, by what the caller does about it.
+
+::
+
+    HydraulisError
+    +-- RequestRefused        change the request: the problem document says how
+    +-- PlannerUnavailable    fall back to a local plan, or try again later
+    |   +-- DeadlineExceeded  the time given was too short for an answer
+    +-- BadAnswer             what answers is not a planner that can be trusted; fall back, tell the operator
+"""
+
+from planner_client.contract import Problem
+
+
+class HydraulisError(Exception):
+    """Base of everything the client raises on purpose."""
+
+
+class RequestRefused(HydraulisError):  # noqa: N818 - named for what the caller does about it
+    """The planner refused the request; sending it again unchanged gives the same answer.
+
+    Attributes
+    ----------
+    problem
+        The problem document, with its stable ``code``, ``remedy`` and explaining ``numbers``.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.detail} [{problem.code}]" + (f"; {problem.remedy}" if problem.remedy else ""))
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type["RequestRefused"], tuple[Problem]]:
+        """Keep the problem document when the error travels between processes."""
+        return type(self), (self.problem,)
+
+
+class PlannerUnavailable(HydraulisError):  # noqa: N818 - named for what the caller does about it
+    """No answer could be had.
+
+    Attributes
+    ----------
+    problem
+        The last problem document, if the planner sent one.
+    retry_after_s
+        When the planner said to try again (seconds), if it did.
+    """
+
+    def __init__(self, message: str, problem: Problem | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.problem = problem
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type["PlannerUnavailable"], tuple[str, Problem | None, float | None]]:
+        """Keep the attributes when the error travels between processes."""
+        return type(self), (str(self), self.problem, self.retry_after_s)
+
+
+class DeadlineExceeded(PlannerUnavailable):
+    """The time the caller gave ran out, all tries together."""
+
+
+class BadAnswer(HydraulisError):  # noqa: N818 - named for what the caller does about it
+    """The answer is nonsense: not JSON, not of the contract, changed on its way, or for another request."""

@@ -1,0 +1,219 @@
+"""How the client talks to the planner, without doing it: a generator yields steps, a driver acts on them.
+
+The same decisions serve the synchronous and the asynchronous client, and tests drive them without a network
+or a clock.
+"""
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from planner_client.contract import Plan, PlanRequest, Problem
+from planner_client.errors import BadAnswer, DeadlineExceeded, PlannerUnavailable, RequestRefused
+
+RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+MAX_SHOWN_ERRORS = 3
+
+Value = TypeVar("Value")
+Wire = TypeVar("Wire", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Query:
+    """One request; all of this client's may be repeated, since planning and registering are idempotent."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Send this request and come back with an `Answer` or a `Failure` within ``timeout_s``."""
+
+    query: Query
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Wait this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP response; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Failure:
+    """No response: why."""
+
+    reason: str
+
+
+Flow = Generator[Ask | Pause, Answer | Failure | None, Value]
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """When and how often to try again.
+
+    Attributes
+    ----------
+    max_attempts
+        Tries in all; None for as many as the time allows.
+    first_pause_s, max_pause_s
+        The pause before the second try, and its limit; it doubles from try to try.
+    jitter
+        Gives a number in [0, 1) for each pause, which is spread between half and the whole of its length.
+    """
+
+    max_attempts: int | None = 5
+    first_pause_s: float = 0.1
+    max_pause_s: float = 2.0
+    # Pauses need to differ between trainers, not to be unpredictable.
+    jitter: Callable[[], float] = field(default=random.random)
+
+    def pause_s(self, attempt: int, retry_after_s: float | None) -> float:
+        """Return the pause (s) after this attempt, counted from 1; never less than the planner asked for."""
+        pause = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
+        pause *= 0.5 + 0.5 * self.jitter()
+        return pause if retry_after_s is None else max(pause, retry_after_s)
+
+
+def call(query: Query, *, timeout_s: float, clock: Callable[[], float], policy: RetryPolicy) -> Flow[Answer]:
+    """Ask until there is a 2xx answer, the policy's tries are spent, or the time is up.
+
+    Parameters
+    ----------
+    timeout_s
+        Time for all tries and pauses together.
+    clock
+        Monotonic time in seconds.
+
+    Raises
+    ------
+    RequestRefused
+        If the planner answers 4xx with a problem document.
+    DeadlineExceeded, PlannerUnavailable
+        If the time or the tries are spent, or the planner met an internal error.
+    BadAnswer
+        If what answers does not speak as a planner does.
+    """
+    ends_at = clock() + timeout_s
+    attempt = 0
+    reason = "no time was given"
+    problem: Problem | None = None
+    retry_after_s: float | None = None
+    while (left_s := ends_at - clock()) > 0:
+        attempt += 1
+        got = yield Ask(query, left_s)
+        if isinstance(got, Answer):
+            if 200 <= got.status < 300:
+                return got
+            problem = _problem(got)
+            reason = _refusal(query, got, problem)
+            retry_after_s = _retry_after_s(got)
+        elif isinstance(got, Failure):
+            reason, problem, retry_after_s = got.reason, None, None
+        if attempt == policy.max_attempts:
+            raise PlannerUnavailable(f"{query} failed {attempt} times, last: {reason}", problem, retry_after_s)
+        pause_s = policy.pause_s(attempt, retry_after_s)
+        if pause_s >= ends_at - clock():
+            break
+        yield Pause(pause_s)
+    raise DeadlineExceeded(
+        f"{query} had no answer within {timeout_s:g} s ({attempt} tries, last: {reason})",
+        problem,
+        retry_after_s,
+    )
+
+
+def read(answer: Answer, model: type[Wire]) -> Wire:
+    """Read an answer as a wire value.
+
+    Raises
+    ------
+    BadAnswer
+        If it is not one; for a plan also if its digest does not fit its content.
+    """
+    try:
+        return model.model_validate_json(answer.body)
+    except ValidationError as error:
+        shown = "; ".join(
+            f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}"
+            for entry in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_SHOWN_ERRORS]
+        )
+        raise BadAnswer(f"the answer is not a {model.__name__}: {shown}") from error
+
+
+def check_answers(plan: Plan, request: PlanRequest) -> Plan:
+    """Check that a plan is for this request: its iteration, its GPUs, and every sequence placed or dropped once.
+
+    Raises
+    ------
+    BadAnswer
+        If it is not.
+    """
+    asked = (request.iteration, request.num_gpus)
+    if (plan.iteration, plan.num_gpus) != asked:
+        raise BadAnswer(
+            f"asked for iteration {asked[0]} on {asked[1]} GPUs, got a plan for iteration {plan.iteration} on "
+            f"{plan.num_gpus}"
+        )
+    given = {
+        (source, length): count
+        for source, histogram in request.histograms_by_source().items()
+        for length, count in zip(histogram.lengths, histogram.counts, strict=True)
+    }
+    held: dict[tuple[str, int], int] = {}
+    placed = (
+        entry for replica in plan.replicas for micro_batch in replica.micro_batches for entry in micro_batch.sequences
+    )
+    for entry in (*placed, *plan.dropped):
+        key = (entry.source, entry.length)
+        held[key] = held.get(key, 0) + entry.count
+    if held != given:
+        source, length = min(key for key in given.keys() | held.keys() if given.get(key, 0) != held.get(key, 0))
+        raise BadAnswer(
+            f"source {source!r} gave {given.get((source, length), 0)} sequences of {length} tokens, but the plan holds "
+            f"{held.get((source, length), 0)}"
+        )
+    return plan
+
+
+def _problem(answer: Answer) -> Problem | None:
+    try:
+        return Problem.model_validate_json(answer.body)
+    except ValidationError:
+        return None
+
+
+def _refusal(query: Query, answer: Answer, problem: Problem | None) -> str:
+    """Say why an answer is not a success, or raise what no other try can change."""
+    if answer.status in RETRIED_STATUSES:
+        return f"status {answer.status}" + (f", {problem.detail}" if problem else "")
+    if answer.status >= 500:
+        detail = f": {problem.detail}" if problem else " without a problem document"
+        raise PlannerUnavailable(f"{query} was answered {answer.status}{detail}", problem)
+    if 400 <= answer.status < 500 and problem is not None:
+        raise RequestRefused(problem)
+    raise BadAnswer(f"{query} was answered {answer.status} without a problem document; is a planner at this address?")
+
+
+def _retry_after_s(answer: Answer) -> float | None:
+    text = answer.headers.get("retry-after", "").strip()
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None

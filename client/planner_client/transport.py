@@ -1,0 +1,138 @@
+"""A synchronous transport that keeps one deadline over a whole exchange.
+
+A timeout of a socket bounds each read, so that a server which sends one byte a second holds a caller as long as
+it likes. Here each operation gets what is left of the deadline instead.
+"""
+
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import httpcore
+import httpx
+
+_MAPPED: dict[type[Exception], type[httpx.TransportError]] = {
+    httpcore.ConnectTimeout: httpx.ConnectTimeout,
+    httpcore.ReadTimeout: httpx.ReadTimeout,
+    httpcore.WriteTimeout: httpx.WriteTimeout,
+    httpcore.PoolTimeout: httpx.PoolTimeout,
+    httpcore.ConnectError: httpx.ConnectError,
+    httpcore.ReadError: httpx.ReadError,
+    httpcore.WriteError: httpx.WriteError,
+    httpcore.LocalProtocolError: httpx.LocalProtocolError,
+    httpcore.RemoteProtocolError: httpx.RemoteProtocolError,
+    httpcore.UnsupportedProtocol: httpx.UnsupportedProtocol,
+}
+
+_current = threading.local()
+
+
+@contextmanager
+def deadline(ends_at: float) -> Iterator[None]:
+    """Bound all socket operations of this thread's `DeadlineTransport` requests (`time.monotonic` seconds)."""
+    before: float | None = getattr(_current, "ends_at", None)
+    _current.ends_at = ends_at
+    try:
+        yield
+    finally:
+        _current.ends_at = before
+
+
+class DeadlineTransport(httpx.BaseTransport):
+    """HTTP/1.1 over sockets whose every operation ends with the thread's `deadline`."""
+
+    def __init__(self) -> None:
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=httpx.create_ssl_context(), max_connections=None, network_backend=_Backend()
+        )
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the response's body is read by the caller."""
+        url = request.url
+        sent = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        with _as_httpx_errors():
+            response = self._pool.handle_request(sent)
+        return httpx.Response(
+            response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _as_httpx_errors():
+            yield from self._response.iter_stream()
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self) -> None:
+        self._sockets = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        left_s = _left_s(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._sockets.connect_tcp(host, port, left_s, local_address, socket_options))
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _left_s(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _left_s(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left_s = _left_s(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left_s))
+
+    def get_extra_info(self, info: str) -> object:
+        return self._stream.get_extra_info(info)
+
+
+def _left_s(timeout: float | None, exceeded: type[Exception]) -> float | None:
+    ends_at: float | None = getattr(_current, "ends_at", None)
+    if ends_at is None:
+        return timeout
+    left_s = ends_at - time.monotonic()
+    if left_s <= 0:
+        raise exceeded("the deadline has passed")
+    return left_s if timeout is None else min(timeout, left_s)
+
+
+@contextmanager
+def _as_httpx_errors() -> Iterator[None]:
+    try:
+        yield
+    except tuple(_MAPPED) as error:
+        raise _MAPPED[type(error)](str(error)) from error

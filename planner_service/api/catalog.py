@@ -1,0 +1,131 @@
+"""The profiles a request can name: the built-in ones, and those registered in the store."""
+
+import asyncio
+from collections.abc import Mapping
+
+from pydantic_core import from_json
+
+from planner_client.contract import FaultCode, Profile, ProfileMeasurement
+from planner_client.contract.listing import ProfileList, ProfileSummary
+from planner_service.api.canonical import canonical_json, content_digest
+from planner_service.core.faults import PlanningFault
+from planner_service.store import ProfileConflict, ProfileRow, Store
+from planner_service.translate import fit_profile, refuse_unusable
+
+
+class Catalog:
+    """Profiles by name.
+
+    Parameters
+    ----------
+    store
+        Where registered profiles are kept.
+    builtin
+        Profiles that come with the planner; their names are reserved.
+    """
+
+    def __init__(self, store: Store, builtin: Mapping[str, Profile]) -> None:
+        self._store = store
+        self._builtin = dict(builtin)
+
+    async def find(self, name: str) -> Profile:
+        """Return the profile of that name.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``unknown-profile``.
+        """
+        builtin = self._builtin.get(name)
+        if builtin is not None:
+            return builtin
+        row = await asyncio.to_thread(self._store.profile, name)
+        if row is None:
+            raise PlanningFault(
+                FaultCode.UNKNOWN_PROFILE,
+                f"there is no profile {name[:128]!r}",
+                "register it with POST /v1/profiles, send it inline, or name one that GET /v1/profiles lists",
+                profile=name[:128],
+                builtin=sorted(self._builtin),
+            )
+        return Profile.model_validate_json(row.content)
+
+    async def list(self) -> ProfileList:
+        """Summarise all profiles, ascending by name."""
+        rows = await asyncio.to_thread(self._store.profiles)
+        stored = [Profile.model_validate_json(row.content) for row in rows if row.name not in self._builtin]
+        entries = [_summary(profile, is_builtin=True) for profile in self._builtin.values()]
+        entries += [_summary(profile, is_builtin=False) for profile in stored]
+        return ProfileList(profiles=sorted(entries, key=lambda entry: entry.name))
+
+    def register(self, sent: Profile | ProfileMeasurement) -> tuple[Profile, bool]:
+        """Fit what needs fitting, refuse what cannot be used, and store the rest. Blocks.
+
+        Returns
+        -------
+        tuple of Profile and bool
+            The profile that stands under the name, and whether it is new.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``profile-conflict`` if another profile has the name, or whatever makes the profile unusable.
+        """
+        submission = content_digest(canonical_json(sent))
+        profile = fit_profile(sent) if isinstance(sent, ProfileMeasurement) else sent
+        refuse_unusable(profile)
+        content = canonical_json(profile)
+        builtin = self._builtin.get(profile.name)
+        if builtin is not None:
+            if canonical_json(builtin) != content:
+                raise _conflict(profile.name, "comes with the planner and differs")
+            return builtin, False
+        try:
+            is_new = self._store.put_profile(ProfileRow(profile.name, content, submission))
+        except ProfileConflict:
+            raise _conflict(profile.name, "is registered already and differs") from None
+        if is_new:
+            return profile, True
+        stored = self._store.profile(profile.name)
+        return (profile if stored is None else Profile.model_validate_json(stored.content)), False
+
+
+def parse_submission(body: bytes) -> Profile | ProfileMeasurement:
+    """Read a profile, or a measurement if any of its layouts has ``samples``.
+
+    Raises
+    ------
+    ValidationError
+        If it is neither; the errors are those of the kind that was meant.
+    """
+    return ProfileMeasurement.model_validate_json(body) if _has_samples(body) else Profile.model_validate_json(body)
+
+
+def _has_samples(body: bytes) -> bool:
+    try:
+        value = from_json(body)
+    except ValueError:
+        # Not JSON: the model that reads it next says where and why.
+        return False
+    layouts = value.get("layouts") if isinstance(value, dict) else None
+    return isinstance(layouts, list) and any(isinstance(layout, dict) and "samples" in layout for layout in layouts)
+
+
+def _summary(profile: Profile, *, is_builtin: bool) -> ProfileSummary:
+    return ProfileSummary(
+        name=profile.name,
+        source=profile.source,
+        model=profile.model.name,
+        device=profile.device.name,
+        num_layouts=len(profile.layouts),
+        is_builtin=is_builtin,
+    )
+
+
+def _conflict(name: str, why: str) -> PlanningFault:
+    return PlanningFault(
+        FaultCode.PROFILE_CONFLICT,
+        f"profile {name!r} {why}; plans made with it must stay what they are",
+        "register yours under another name",
+        profile=name,
+    )

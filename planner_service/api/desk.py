@@ -1,0 +1,107 @@
+"""Where a request becomes a plan: look it up, or let a solver find it and keep it."""
+
+import asyncio
+from dataclasses import dataclass
+
+import structlog
+
+from planner_client.contract import FaultCode, PlanRequest, Profile
+from planner_service.api.canonical import canonical_request, request_key
+from planner_service.api.catalog import Catalog
+from planner_service.api.flights import Flights
+from planner_service.api.metrics import Metrics
+from planner_service.core.faults import PlanningFault
+from planner_service.pool import SolverPool
+from planner_service.store import PlanRow, Store
+from planner_service.translate import refuse_unusable
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A plan's stored bytes, and whether they were known before."""
+
+    row: PlanRow
+    was_known: bool
+
+
+class PlanDesk:
+    """Answers plan requests: the same request always gets the same bytes.
+
+    Parameters
+    ----------
+    store, catalog, pool, metrics
+        Where plans are kept, where named profiles are, who finds plans, who counts.
+    planner_version
+        Part of each request's key: another version of the planner may find another plan.
+    """
+
+    def __init__(
+        self, *, store: Store, catalog: Catalog, pool: SolverPool, metrics: Metrics, planner_version: str
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._pool = pool
+        self._metrics = metrics
+        self._planner_version = planner_version
+        self._flights: Flights[PlanRow] = Flights()
+        self._log = structlog.get_logger("hydraulis.plans")
+
+    async def plan(self, request: PlanRequest) -> Answer:
+        """Return the request's plan.
+
+        Raises
+        ------
+        PlanningFault
+            Whatever keeps the request from being planned.
+        """
+        profile = await self._profile_of(request)
+        asked = canonical_request(request)
+        key = await asyncio.to_thread(request_key, asked, profile, self._planner_version)
+        known = await asyncio.to_thread(self._store.plan_of_request, key)
+        if known is not None:
+            self._metrics.cache_hits.inc()
+            return Answer(known, was_known=True)
+        is_shared = self._flights.is_flying(key)
+        row = await self._flights.join(key, lambda: self._find(key, asked, profile))
+        if is_shared:
+            self._metrics.cache_hits.inc()
+        return Answer(row, was_known=is_shared)
+
+    async def plan_with_digest(self, digest: str) -> PlanRow:
+        """Return the stored plan with this digest.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``not-found``.
+        """
+        row = await asyncio.to_thread(self._store.plan_with_digest, digest)
+        if row is None:
+            raise PlanningFault(
+                FaultCode.NOT_FOUND,
+                f"there is no plan with digest {digest[:100]!r}",
+                "ask for a plan with POST /v1/plans; its digest finds it again here",
+                digest=digest[:100],
+            )
+        return row
+
+    async def _profile_of(self, request: PlanRequest) -> Profile:
+        if isinstance(request.profile, Profile):
+            await asyncio.to_thread(refuse_unusable, request.profile)
+            return request.profile
+        return await self._catalog.find(request.profile)
+
+    async def _find(self, key: str, request: PlanRequest, profile: Profile) -> PlanRow:
+        solved = await self._pool.solve(request, profile)
+        self._metrics.observe_plan(solved)
+        plan = solved.plan
+        self._log.info(
+            "planned",
+            digest=plan.digest,
+            planning_ms=plan.planning_ms,
+            wait_ms=round(solved.wait_ms, 2),
+            solve_ms=round(solved.solve_ms, 2),
+            gap=plan.gap,
+            cut_by_wall_clock=plan.cut_by_wall_clock,
+        )
+        return await asyncio.to_thread(self._store.put_plan, PlanRow(key, plan.digest, plan.body))

@@ -1,0 +1,55 @@
+"""What an operator can set: by environment variable ``HYDRAULIS_<NAME>`` or by an option of `hydraulis serve`."""
+
+import os
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MEBIBYTE_BYTES = 1024**2
+GIBIBYTE_BYTES = 1024**3
+
+
+def _num_cpus() -> int:
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+class Settings(BaseSettings):
+    """Settings of one planner server.
+
+    Attributes
+    ----------
+    database
+        SQLAlchemy URL, or the path of a SQLite file that is created where it is missing.
+    workers
+        Solver processes; by default one for each CPU this process may use.
+    max_waiting
+        Requests that may wait for a solver; one more is answered 429.
+    max_wait_ms
+        Longest wait for a solver; after that the request is answered 429.
+    grace_ms
+        Time a solver gets to stop after its deadline or a cancelled request, before it is killed and replaced.
+    start_timeout_s
+        Time a solver process may take to import the planner.
+    max_solver_bytes
+        Memory that one solver process may allocate; a request that needs more is refused.
+    max_body_bytes
+        Largest request body.
+    body_timeout_s
+        Time a request body may take to arrive.
+    drain_timeout_s
+        Time that requests in progress get to finish when the server is told to stop.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HYDRAULIS_", extra="ignore", frozen=True)
+
+    database: Annotated[str, Field(min_length=1)] = "hydraulis.sqlite3"
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=_num_cpus)
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] = 64
+    max_wait_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 10_000
+    grace_ms: Annotated[int, Field(ge=0, le=60_000)] = 500
+    start_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
+    max_solver_bytes: Annotated[int, Field(ge=GIBIBYTE_BYTES // 4)] = 4 * GIBIBYTE_BYTES
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * MEBIBYTE_BYTES
+    body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    drain_timeout_s: Annotated[int, Field(ge=0, le=3600)] = 30

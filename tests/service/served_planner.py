@@ -1,0 +1,100 @@
+"""The whole server in a process of its own, for tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass
+class ServedPlanner:
+    """A `hydraulis serve` in a second process."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+    log_path: Path
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Stop the server; return its exit code."""
+        self.process.send_signal(signal_number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    @property
+    def log(self) -> str:
+        """What the server wrote to stderr so far."""
+        return self.log_path.read_text()
+
+
+def serve_command(*options: str, solve_name: str | None = None) -> list[str]:
+    """Return the command of a server, with another planner than the real one if named."""
+    code = "from planner_client.main import main; main()"
+    if solve_name is not None:
+        here = str(Path(__file__).parent)
+        replace = f"from planner_service.api import app; app.create_app.__kwdefaults__['solve_name'] = {solve_name!r}"
+        code = f"import sys; sys.path.append({here!r}); {replace}; {code}"
+    return [sys.executable, "-c", code, "serve", *options]
+
+
+@contextmanager
+def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
+    started: list[ServedPlanner] = []
+
+    def start(
+        *options: str, database: Path | None = None, env: dict[str, str] | None = None, solve_name: str | None = None
+    ) -> ServedPlanner:
+        log_path = directory / f"server-{len(started)}.log"
+        with log_path.open("w") as log:
+            stored = str(database or directory / "planner.sqlite3")
+            process = subprocess.Popen(
+                serve_command("--port", "0", "--database", stored, *options, solve_name=solve_name),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **(env or {})},
+            )
+        served = ServedPlanner(process, "", log_path)
+        started.append(served)
+        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        watchdog.cancel()
+        assert line.startswith("listening on http://"), f"{line!r}; {served.log}"
+        served.url = line.split()[-1]
+        return served
+
+    try:
+        yield start
+    finally:
+        for served in started:
+            if served.process.poll() is None:
+                served.process.kill()
+            served.process.wait(STOP_TIMEOUT_S)
+            assert served.process.stdout is not None
+            served.process.stdout.close()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    ends_at = time.monotonic() + timeout_s
+    while time.monotonic() < ends_at:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
