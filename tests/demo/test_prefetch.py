@@ -1,0 +1,82 @@
+import threading
+import time
+
+import pytest
+
+from planner_client.contract import Plan
+from worker_agent.demo.prefetch import PlanPrefetcher
+
+
+def make_plan(iteration: int) -> Plan:
+    return Plan.seal(
+        profile="p",
+        iteration=iteration,
+        seed=0,
+        num_sequences=0,
+        num_tokens=0,
+        dropped=[],
+        replicas=[],
+        makespan_ms=0.0,
+        simulated_ms=0.0,
+        sync_ms=0.0,
+        lower_bound_ms=None,
+        gap=None,
+        bound_scope=None,
+        solved_by="heuristic",
+        status="feasible",
+        planning_ms=0.0,
+        num_gpus=1,
+        strategy="(1,1)x1",
+    )
+
+
+def test_a_plan_fetched_ahead_is_not_waited_for() -> None:
+    fetched = threading.Event()
+
+    def fetch(iteration: int) -> Plan:
+        time.sleep(0.05)
+        fetched.set()
+        return make_plan(iteration)
+
+    with PlanPrefetcher(fetch) as prefetcher:
+        prefetcher.start(3)
+        assert fetched.wait(5)
+        time.sleep(0.05)
+        taken = prefetcher.take(3)
+    assert taken.plan.iteration == 3
+    assert taken.fetch_ms >= 50
+    assert taken.waited_ms < 40
+
+
+def test_a_plan_not_asked_for_ahead_is_waited_for_wholly() -> None:
+    def fetch(iteration: int) -> Plan:
+        time.sleep(0.05)
+        return make_plan(iteration)
+
+    with PlanPrefetcher(fetch) as prefetcher:
+        taken = prefetcher.take(0)
+    assert taken.waited_ms >= taken.fetch_ms >= 50
+
+
+def test_asking_twice_fetches_once() -> None:
+    asked: list[int] = []
+
+    def fetch(iteration: int) -> Plan:
+        asked.append(iteration)
+        return make_plan(iteration)
+
+    with PlanPrefetcher(fetch) as prefetcher:
+        prefetcher.start(1)
+        prefetcher.start(1)
+        prefetcher.take(1)
+    assert asked == [1]
+
+
+def test_what_fetching_raised_reaches_the_one_who_takes() -> None:
+    def fetch(iteration: int) -> Plan:
+        raise ConnectionError(f"no plan {iteration}")
+
+    with PlanPrefetcher(fetch) as prefetcher:
+        prefetcher.start(2)
+        with pytest.raises(ConnectionError, match="no plan 2"):
+            prefetcher.take(2)

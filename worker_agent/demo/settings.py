@@ -1,0 +1,93 @@
+"""What a demo run is asked to do; refused here, before any work, where it cannot be done."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PROFILE_NAME = "demo"
+_SHORTEST_MAX_LENGTH_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """Settings of one run.
+
+    The decoder is narrow, so that attention's quadratic part outweighs the linear one from about 1500 tokens on, as
+    it does in large models from some tens of thousands of tokens on.
+
+    Attributes
+    ----------
+    report
+        Where the report goes.
+    iterations
+        Iterations of each mode.
+    num_sequences
+        Sequences of each global batch.
+    max_length
+        Longest sequence trained on, and the limit of a micro-batch (tokens).
+    seed
+        Seed of weights, batches and plans.
+    profile_packings, profile_repeats
+        Micro-batches the profiler measures, and how often on each rank.
+    num_ranks
+        Training processes, one thread each.
+    hidden_size, num_layers, num_heads
+        Shape of the decoder.
+    learning_rate
+        AdamW's.
+    deadline_ms
+        The planner's deadline for each plan.
+    target_gap
+        The planner stops at this gap: finer than the cost model predicts, and soon enough to leave the two cores,
+        which it shares with training here, to training.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range or the report could not be written.
+    """
+
+    report: Path
+    iterations: int = 12
+    num_sequences: int = 12
+    max_length: int = 8192
+    seed: int = 0
+    profile_packings: int = 28
+    profile_repeats: int = 3
+    num_ranks: int = 2
+    hidden_size: int = 64
+    num_layers: int = 2
+    num_heads: int = 2
+    learning_rate: float = 3e-3
+    deadline_ms: int = 1000
+    target_gap: float = 0.01
+
+    def __post_init__(self) -> None:
+        limits = {
+            "iterations": (self.iterations, 1, 100_000),
+            "sequences": (self.num_sequences, self.num_ranks, 100_000),
+            "max-length": (self.max_length, _SHORTEST_MAX_LENGTH_TOKENS, 1_048_576),
+            "seed": (self.seed, 0, 2**31 - 1),
+            "profile-packings": (self.profile_packings, 8, 100_000),
+            "profile-repeats": (self.profile_repeats, 1, 1000),
+        }
+        for name, (value, least, most) in limits.items():
+            if not least <= value <= most:
+                raise ValueError(f"--{name} is {value}; give from {least} to {most}")
+        _refuse_unwritable(self.report)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return the settings as JSON values, the path as text."""
+        return asdict(self) | {"report": str(self.report)}
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a report path that cannot be written, without creating anything."""
+    directory = path.parent
+    if path.is_dir():
+        raise ValueError(f"--report {path} is a directory; name a file in it")
+    if not directory.is_dir():
+        raise ValueError(f"--report {path} lies in {directory}, which is no directory; create it or name another file")
+    if not os.access(path if path.exists() else directory, os.W_OK):
+        raise ValueError(f"--report {path} cannot be written by this user; name another file")
