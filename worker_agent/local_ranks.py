@@ -29,6 +29,9 @@ RankWork = Callable[[int, int, Any, Emit], Any]
 
 _POLL_S = 0.2
 _STOP_GRACE_S = 5.0
+_LOST_PEER_SIGNS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
+"""What gloo says of a peer that is gone."""
+
 _FAULT_GRACE_S = 1.5
 
 
@@ -188,7 +191,7 @@ def _failure(first: _Fault, inbox: "Queue[Any]") -> RanksFailed:
             break
         if isinstance(message, _Fault):
             faults[message.rank] = message
-    causes = [fault for fault in faults.values() if "Connection closed by peer" not in fault.message]
+    causes = [fault for fault in faults.values() if not any(sign in fault.message for sign in _LOST_PEER_SIGNS)]
     cause = (causes or [first])[0]
     messages = {rank: fault.message for rank, fault in sorted(faults.items())}
     failure = RanksFailed(f"rank {cause.rank} failed: {cause.message}", messages)

@@ -9,8 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from planner_client.contract import Plan, PlanRequest, Profile, ProfileMeasurement
-from planner_client.contract.listing import ProfileList, ProfileSummary
+from planner_client.contract import Plan, PlanRequest, Profile, ProfileList, ProfileMeasurement, ProfileSummary
 from planner_client.errors import BadAnswer
 from planner_client.flow import Answer, Ask, Failure, Flow, Pause, Query, RetryPolicy, call, check_answers, read
 from planner_client.transport import DeadlineTransport, deadline

@@ -6,12 +6,13 @@ from importlib.metadata import version
 
 from fastapi import FastAPI, Request, Response
 
+from planner_client.contract import FaultCode
 from planner_service.api.body import BodyReader
 from planner_service.api.catalog import Catalog
 from planner_service.api.desk import PlanDesk
 from planner_service.api.metrics import Metrics
 from planner_service.api.openapi import openapi_of
-from planner_service.api.problems import ServiceCode, install_problem_handlers, problem_response, request_id_of
+from planner_service.api.problems import install_problem_handlers, problem_response, request_id_of
 from planner_service.api.request_log import RequestLog
 from planner_service.api.routes import operations_routes, plan_routes, profile_routes
 from planner_service.core.faults import PlanningFault
@@ -92,6 +93,6 @@ def create_app(settings: Settings, *, store: Store | None = None, solve_name: st
 
 async def _on_store_unavailable(request: Request, failure: Exception) -> Response:
     fault = PlanningFault(
-        ServiceCode.STORE_UNAVAILABLE, str(failure), "try again; the operator must mend the database", retry_after_s=1
+        FaultCode.STORE_UNAVAILABLE, str(failure), "try again; the operator must mend the database", retry_after_s=1
     )
     return problem_response(fault, request_id=request_id_of(request))

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 from pydantic_core import from_json
 
-from planner_client.contract import FaultCode, Profile, ProfileMeasurement
-from planner_client.contract.listing import ProfileList, ProfileSummary
+from planner_client.contract import FaultCode, Profile, ProfileList, ProfileMeasurement, ProfileSummary
 from planner_service.api.canonical import canonical_json, content_digest
 from planner_service.core.faults import PlanningFault
 from planner_service.store import ProfileConflict, ProfileRow, Store

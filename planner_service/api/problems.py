@@ -3,7 +3,6 @@
 import math
 import reprlib
 from collections.abc import Mapping
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
 
@@ -16,14 +15,6 @@ from starlette.exceptions import HTTPException
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode
 from planner_service.core.faults import PlanningFault
 
-
-class ServiceCode(StrEnum):
-    """Faults of the service itself, which no request causes or mends."""
-
-    NOT_READY = "not-ready"
-    STORE_UNAVAILABLE = "store-unavailable"
-
-
 STATUS_BY_CODE: dict[str, int] = {
     FaultCode.INVALID_REQUEST: 422,
     FaultCode.UNKNOWN_PROFILE: 404,
@@ -35,6 +26,7 @@ STATUS_BY_CODE: dict[str, int] = {
     FaultCode.SEQUENCE_TOO_LONG: 422,
     FaultCode.OPTIMIZER_LAYOUT_MISMATCH: 422,
     FaultCode.NO_USABLE_STRATEGY: 422,
+    FaultCode.BATCH_TOO_LARGE: 422,
     FaultCode.BODY_TOO_LARGE: 413,
     FaultCode.NOT_FOUND: 404,
     FaultCode.METHOD_NOT_ALLOWED: 405,
@@ -42,8 +34,8 @@ STATUS_BY_CODE: dict[str, int] = {
     FaultCode.DEADLINE_EXCEEDED: 504,
     FaultCode.SHUTTING_DOWN: 503,
     FaultCode.INTERNAL: 500,
-    ServiceCode.NOT_READY: 503,
-    ServiceCode.STORE_UNAVAILABLE: 503,
+    FaultCode.NOT_READY: 503,
+    FaultCode.STORE_UNAVAILABLE: 503,
 }
 
 MAX_FIELD_ERRORS = 20

@@ -7,15 +7,13 @@ from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from planner_client.contract import Plan, PlanRequest, Profile
-from planner_client.contract.listing import ProfileList
+from planner_client.contract import FaultCode, Plan, PlanRequest, Profile, ProfileList
 from planner_service.api import openapi
 from planner_service.api.body import BodyReader
 from planner_service.api.catalog import Catalog, parse_submission
 from planner_service.api.desk import PlanDesk
 from planner_service.api.disconnect import while_connected
 from planner_service.api.metrics import Metrics
-from planner_service.api.problems import ServiceCode
 from planner_service.core.faults import PlanningFault
 from planner_service.pool import SolverPool
 from planner_service.store import Store
@@ -117,7 +115,7 @@ def operations_routes(pool: SolverPool, store: Store, metrics: Metrics) -> APIRo
         if not pool.is_ready:
             why = f" ({pool.start_failure})" if pool.start_failure else ""
             raise PlanningFault(
-                ServiceCode.NOT_READY, f"no solver process is warm{why}", "wait, and ask again", retry_after_s=1
+                FaultCode.NOT_READY, f"no solver process is warm{why}", "wait, and ask again", retry_after_s=1
             )
         await asyncio.to_thread(store.check)
         return Readiness(num_solvers=pool.num_ready)

@@ -166,6 +166,7 @@ class Improver:
 
     MAX_PARTNERS = 12
     MAX_TRIALS = 24
+    MAX_DISTINCT = 96
 
     def __init__(self, work: Workload, dispatched: Dispatched, may_go_on: Callable[[], bool]) -> None:
         self._work = work
@@ -218,6 +219,8 @@ class Improver:
             trials += self._promising(worst, other, peak)
         trials.sort(key=lambda trial: trial[0])
         for _, other, given, taken in trials[: self.MAX_TRIALS]:
+            if not self._may_go_on():
+                return False
             mine = [item for item in self._held[worst] if item != given] + ([] if taken is None else [taken])
             theirs = [item for item in self._held[other] if item != taken] + [given]
             after_other = self._pack(other, theirs)
@@ -278,8 +281,9 @@ class Improver:
         return judged
 
     def _distinct(self, items: Sequence[int]) -> list[int]:
-        """One item of each cost, so that equal sequences are tried once."""
+        """One item of each cost, so that equal sequences are tried once; of very many an even sample."""
         seen: dict[tuple[int, int], int] = {}
         for item in items:
             seen.setdefault((self._work.items.tokens[item], self._work.items.squares[item]), item)
-        return list(seen.values())
+        distinct = list(seen.values())
+        return distinct[:: -(-len(distinct) // self.MAX_DISTINCT) or 1]

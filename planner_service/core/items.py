@@ -12,7 +12,29 @@ from functools import cached_property
 from planner_service.core.problem import Batch, ReplicaKind
 
 MAX_ITEMS = 4096
-"""Most items made of a batch, but for sequences that are long by themselves."""
+"""Up to this many sequences each is an item by itself."""
+
+MAX_BUNDLES = 16_384
+"""About the most bundles; only a batch of more micro-batches than that has more."""
+
+
+def bundle_tokens(num_tokens: int, smallest_limit: int) -> int:
+    """Choose how many tokens a bundle of short sequences may have.
+
+    An eighth of the smallest limit packs well; for very large batches a quarter, a half or a whole micro-batch keeps
+    the number of bundles down.
+
+    Parameters
+    ----------
+    num_tokens
+        Occupied tokens of the batch.
+    smallest_limit
+        Smallest limit of the strategy, in tokens.
+    """
+    for part in (8, 4, 2):
+        if num_tokens * part <= MAX_BUNDLES * smallest_limit:
+            return max(1, smallest_limit // part)
+    return smallest_limit
 
 
 @dataclass(frozen=True)
@@ -61,37 +83,33 @@ class Items:
         return tuple(runs)
 
 
-def items_of(batch: Batch, max_bundle_tokens: int, max_items: int = MAX_ITEMS) -> Items:
+def items_of(batch: Batch, most_tokens: int, max_items: int = MAX_ITEMS) -> Items:
     """Make items of a batch.
 
     Parameters
     ----------
     batch
         The batch, over-long sequences already left out.
-    max_bundle_tokens
-        Most tokens of a bundle of several sequences: small beside the smallest limit, so that bundles pack well.
+    most_tokens
+        Most tokens of a bundle of several sequences (see `bundle_tokens`).
     max_items
         Up to this many sequences each is an item by itself.
     """
     lengths = [int(length) for length in batch.lengths]
     counts = [int(count) for count in batch.counts]
-    num_sequences = sum(counts)
-    bundle_tokens = 0
-    if num_sequences > max_items:
-        total = sum(length * count for length, count in zip(lengths, counts, strict=True))
-        bundle_tokens = min(max_bundle_tokens, max(1, 2 * total // max_items))
+    room_of_bundle = most_tokens if sum(counts) > max_items else 0
     contents: list[tuple[tuple[int, int], ...]] = []
     open_bundle: list[tuple[int, int]] = []
-    room = bundle_tokens
+    room = room_of_bundle
     for index in range(len(lengths) - 1, -1, -1):
         length, left = lengths[index], counts[index]
-        if 2 * length > bundle_tokens:
+        if 2 * length > room_of_bundle:
             contents += [((index, 1),)] * left
             continue
         while left:
             if length > room:
                 contents.append(tuple(open_bundle))
-                open_bundle, room = [], bundle_tokens
+                open_bundle, room = [], room_of_bundle
             taken = min(left, room // length)
             open_bundle.append((index, taken))
             room -= taken * length

@@ -15,6 +15,12 @@ from planner_service.core.problem import ReplicaKind
 MAX_COUNTS_TRIED = 12
 """Most numbers of micro-batches tried for one replica."""
 
+MANY_ITEMS = 512
+"""Above this many items of one replica only the two likeliest numbers of micro-batches are tried."""
+
+MAX_FULL_PASSED = 64
+"""Full micro-batches passed over for one item before a balanced division of that many counts as not to be had."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packing:
@@ -42,7 +48,7 @@ def fewest_micro_batches(items: Sequence[int], tokens: Sequence[int], max_tokens
     descending = sorted(items, key=lambda item: -tokens[item])
     fewest = -(-sum(tokens[item] for item in items) // max_tokens)
     first = first_fit(descending, tokens, max_tokens)
-    if len(first) <= max(fewest, 1) or len(descending) > 512:
+    if len(first) <= max(fewest, 1) or len(descending) > MANY_ITEMS:
         return first
     best = _best_fit(descending, tokens, max_tokens)
     filled = _fullest_fit(descending, tokens, max_tokens)
@@ -125,9 +131,9 @@ def _balanced(
     for item in descending:
         need = tokens[item]
         full: list[tuple[float, int, int]] = []
-        while heap and heap[0][1] + need > max_tokens:
+        while heap and heap[0][1] + need > max_tokens and len(full) <= MAX_FULL_PASSED:
             full.append(heapq.heappop(heap))
-        if not heap:
+        if not heap or len(full) > MAX_FULL_PASSED:
             return None
         time, used, index = heapq.heappop(heap)
         bins[index].append(item)
@@ -227,7 +233,7 @@ def pack(kind: ReplicaKind, items: Sequence[int], costs_ms: Sequence[float], tok
     fewest = max(1, -(-sum(tokens[item] for item in items) // kind.max_tokens))
     descending = sorted(items, key=lambda item: -costs_ms[item])
     even_steps = 60 if len(items) <= 96 else 0
-    counts = _counts_to_try(kind, work, largest, fewest, len(items))
+    counts = _counts_to_try(kind, work, largest, fewest, len(items))[: 2 if len(items) > MANY_ITEMS else None]
     if len(tightest) not in counts:
         counts.append(len(tightest))
     for count in counts:

@@ -6,6 +6,9 @@ from planner_service.core.faults import PlanningFault
 from planner_service.core.place import place
 from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
 
+MAX_MICRO_BATCHES = 50_000
+"""Most micro-batches that a plan may have to list: a billion tokens in micro-batches of 20,000."""
+
 
 @dataclass(frozen=True)
 class Screened:
@@ -35,7 +38,8 @@ def screen(problem: Problem) -> Screened:
     Raises
     ------
     PlanningFault
-        If a sequence is too long and the policy is ``reject``, or no candidate fits the cluster.
+        If a sequence is too long and the policy is ``reject``, no candidate fits the cluster, or the batch is too
+        large.
     """
     fitting, passed_over = _fitting(problem)
     if problem.candidates and not fitting:
@@ -50,6 +54,16 @@ def screen(problem: Problem) -> Screened:
     kinds = [kind for strategy in fitting for kind, _ in strategy.groups] or list(problem.kinds)
     largest = max(kinds, key=lambda kind: kind.max_tokens)
     batch, dropped = _admit(problem, largest.max_tokens, str(largest.layout))
+    num_tokens = int(batch.lengths @ batch.counts)
+    if num_tokens > MAX_MICRO_BATCHES * largest.max_tokens:
+        raise PlanningFault(
+            "batch-too-large",
+            f"the batch has {num_tokens} tokens, more than {MAX_MICRO_BATCHES} micro-batches of {largest.max_tokens} "
+            f"tokens hold, the most that layout {largest.layout} takes in one",
+            "plan a smaller global batch",
+            num_tokens=num_tokens,
+            limit=MAX_MICRO_BATCHES * largest.max_tokens,
+        )
     usable: list[Strategy] = []
     for strategy in fitting:
         if strategy.max_tokens >= batch.longest:

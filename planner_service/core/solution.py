@@ -126,10 +126,13 @@ def _replica(  # noqa: PLR0913, PLR0917 - one replica of `assemble`
     *,
     keep_order: bool,
 ) -> PlannedReplica:
-    order = range(len(micro_batches)) if keep_order else best_order(kind.pp, times_ms)[0]
+    if keep_order:
+        order, simulated = list(range(len(micro_batches))), simulate_1f1b(kind.pp, times_ms)
+    else:
+        order, simulated = best_order(kind.pp, times_ms)
     planned = tuple(_micro_batch(kind, batch, stock, items, micro_batches[index]) for index in order)
     times = [micro_batch.time_ms for micro_batch in planned]
-    return PlannedReplica(kind, ranks, planned, replica_ms(kind.pp, times), simulate_1f1b(kind.pp, times))
+    return PlannedReplica(kind, ranks, planned, replica_ms(kind.pp, times), simulated)
 
 
 def assemble(  # noqa: PLR0913, PLR0917 - a solution's parts

@@ -7,9 +7,17 @@ deterministic time, so the same problem gives the same solution; the wall clock 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from planner_service.core.baselines import items_in_arrival_order, plain_loader
-from planner_service.core.bounds import LengthTable, all_strategies_bound, quick_strategy_bound, strategy_bound
+from planner_service.core.bounds import (
+    RANKING_GROUPS,
+    RELATIVE_TOLERANCE,
+    LengthTable,
+    all_strategies_bound,
+    quick_strategy_bound,
+    strategy_bound,
+)
 from planner_service.core.cpsat import (
     MAX_DISPATCH_VARIABLES,
     MAX_JOINT_VARIABLES,
@@ -22,18 +30,15 @@ from planner_service.core.cpsat import (
     weights_by_lp,
 )
 from planner_service.core.dispatch import Dispatched, Improver, LongPart, long_parts, longest_first, pack_all
-from planner_service.core.items import MAX_ITEMS, Items, Workload, items_of
+from planner_service.core.items import MAX_ITEMS, Items, Workload, bundle_tokens, items_of
 from planner_service.core.pack import packing_of
 from planner_service.core.place import place
-from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
+from planner_service.core.problem import Batch, Problem, Strategy
 from planner_service.core.propose import generate
 from planner_service.core.screen import Screened, screen
 from planner_service.core.solution import Bounds, Solution, assemble
 
 LOCAL_SEARCH_STEPS = 400
-BUNDLES_PER_LIMIT = 8
-"""A bundle of short sequences is at most this fraction of the strategy's smallest limit."""
-
 MOST_CANDIDATES_IMPROVED = 4
 
 
@@ -72,7 +77,9 @@ class _Search:
         self.effort = effort
         self.cut = False
         self.table = LengthTable.of(problem.kinds, self.batch)
-        self.all_ms = all_strategies_bound(self.table, problem.num_gpus)
+        self.ranking = LengthTable.of(problem.kinds, self.batch, RANKING_GROUPS)
+        self.num_occupied = int(self.batch.lengths @ self.batch.counts)
+        self.all_ms = self.table.floor_ms * (1 - RELATIVE_TOLERANCE)  # until the bound over all strategies is known
         self.scope_is_all = not problem.candidates
         self._items: dict[int, Items] = {}
         self._workloads: dict[Strategy, Workload] = {}
@@ -86,11 +93,11 @@ class _Search:
     def work(self, strategy: Strategy) -> Workload:
         """Items of the batch, bundled for the strategy's limits where there are very many, with their costs."""
         if strategy not in self._workloads:
-            bundle = max(1, min(kind.max_tokens for kind, _ in strategy.groups) // BUNDLES_PER_LIMIT)
-            key = bundle if self.batch.num_sequences > MAX_ITEMS else 0
-            if key not in self._items:
-                self._items[key] = items_of(self.batch, bundle)
-            self._workloads[strategy] = Workload.of(self._items[key], tuple(kind for kind, _ in strategy.groups))
+            smallest = min(kind.max_tokens for kind, _ in strategy.groups)
+            most = bundle_tokens(self.num_occupied, smallest) if self.batch.num_sequences > MAX_ITEMS else 0
+            if most not in self._items:
+                self._items[most] = items_of(self.batch, most)
+            self._workloads[strategy] = Workload.of(self._items[most], tuple(kind for kind, _ in strategy.groups))
         return self._workloads[strategy]
 
     def target_ms(self, candidate: _Candidate) -> float:
@@ -98,17 +105,39 @@ class _Search:
         bound = self.all_ms if self.scope_is_all else candidate.bound_ms
         return max(bound, candidate.bound_ms) * (1 + self.problem.options.target_gap)
 
-    def construct(self, strategies: Sequence[Strategy]) -> list[_Candidate]:
-        """Build a first plan for each strategy that its bound does not rule out, likeliest first."""
-        quick = [(quick_strategy_bound(strategy, self.table.rows(strategy)), strategy) for strategy in strategies]
-        quick.sort(key=lambda pair: pair[0])
-        candidates: list[_Candidate] = []
-        best = float("inf")
-        for bound, strategy in quick:
+    def may_be_placed(self, strategy: Strategy) -> bool:
+        """Whether a strategy can be laid out; cheap where every tensor-parallel degree divides the next larger."""
+        node = self.problem.gpus_per_node
+        sizes = sorted({kind.layout.tp for kind, _ in strategy.groups} | {node})
+        nested = all(larger % smaller == 0 for smaller, larger in pairwise(sizes))
+        if nested and self.problem.num_gpus % node == 0:
+            return strategy.num_ranks <= self.problem.num_gpus
+        return place(strategy.replicas, self.problem.num_gpus, node) is not None
+
+    def construct(
+        self, strategies: Sequence[Strategy], report: Callable[[_Candidate], None], known: Sequence[_Candidate] = ()
+    ) -> list[_Candidate]:
+        """Build a first plan for each strategy that its bound does not rule out, likeliest first.
+
+        The candidates ``known`` before are kept. ``report`` hears of the very first plan, before anything that takes
+        longer is computed.
+        """
+        candidates = list(known)
+        built = {candidate.strategy for candidate in known}
+        best = min((candidate.dispatched.makespan_ms for candidate in known), default=float("inf"))
+        ranked = [
+            (quick_strategy_bound(strategy, self.ranking.rows(strategy)), strategy)
+            for strategy in strategies
+            if strategy not in built
+        ]
+        for bound, strategy in sorted(ranked, key=lambda pair: pair[0]):
             if bound >= best or (candidates and not self.may_go_on()):
                 break
             dispatched = pack_all(strategy, self.work(strategy), longest_first(strategy, self.work(strategy)))
             candidates.append(_Candidate(strategy, bound, dispatched))
+            if len(candidates) == 1:
+                report(candidates[0])
+                self.all_ms = max(self.all_ms, all_strategies_bound(self.table, self.problem.num_gpus))
             best = min(best, dispatched.makespan_ms)
         return sorted(candidates, key=lambda candidate: candidate.dispatched.makespan_ms)
 
@@ -234,10 +263,17 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     if problem.options.method == "plain":
         return _plain(problem, screened)
     search = _Search(problem, screened, effort)
-    strategies = screened.usable or _generated(search)
-    report = on_incumbent or _ignore
-    candidates = search.construct(strategies)
-    report(search.solution(candidates[0]))
+
+    def report(candidate: _Candidate) -> None:
+        if on_incumbent is not None:
+            on_incumbent(search.solution(candidate))
+
+    candidates = search.construct(screened.usable or _homogeneous(problem, screened.batch), report)
+    if not screened.usable and search.may_go_on():
+        generated = [
+            strategy for strategy in generate(search.ranking, problem.num_gpus) if search.may_be_placed(strategy)
+        ]
+        candidates = search.construct(generated, report, candidates)
     contenders: list[_Candidate] = []
     best_ms = candidates[0].dispatched.makespan_ms
     for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:
@@ -248,9 +284,8 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
         contenders.append(improved)
         best_ms = min(best_ms, improved.dispatched.makespan_ms)
     contenders.sort(key=lambda candidate: candidate.dispatched.makespan_ms)
-    report(search.solution(contenders[0]))
-    best = _polish(search, contenders)
-    return search.solution(best)
+    report(contenders[0])
+    return search.solution(_polish(search, contenders))
 
 
 def _with_the_rest(dispatched: Dispatched, part: LongPart, improved: Improved) -> Improved:
@@ -264,10 +299,6 @@ def _with_the_rest(dispatched: Dispatched, part: LongPart, improved: Improved) -
         longer = [item for items in placed.get(replica, []) for item in items]
         whole.append([longer + shorter])
     return replace(improved, assigned=whole)
-
-
-def _ignore(_: Solution) -> None:
-    """Nobody asked for incumbents."""
 
 
 def _polish(search: _Search, contenders: Sequence[_Candidate]) -> _Candidate:
@@ -284,43 +315,34 @@ def _polish(search: _Search, contenders: Sequence[_Candidate]) -> _Candidate:
     return best
 
 
-def _generated(search: _Search) -> tuple[Strategy, ...]:
-    problem = search.problem
-    return tuple(
+def _homogeneous(problem: Problem, batch: Batch) -> list[Strategy]:
+    """Homogeneous strategies that hold the batch, smallest replicas first."""
+    kinds = sorted(problem.kinds, key=lambda kind: (kind.num_ranks, kind.layout))
+    strategies = [
+        Strategy.of([(kind, problem.num_gpus // kind.num_ranks)])
+        for kind in kinds
+        if batch.longest <= kind.max_tokens and kind.num_ranks <= problem.num_gpus
+    ]
+    return [
         strategy
-        for strategy in generate(search.table, problem.num_gpus)
+        for strategy in strategies
         if place(strategy.replicas, problem.num_gpus, problem.gpus_per_node) is not None
-    )
+    ]
 
 
 def _all_idle(problem: Problem, screened: Screened) -> Solution:
     """Plan an empty batch: every replica is declared idle."""
-    strategy = screened.usable[0] if screened.usable else _homogeneous(problem)[0]
+    strategy = (screened.usable or _homogeneous(problem, screened.batch))[0]
     nothing = Items((), (), (), ())
+    dispatched = pack_all(strategy, Workload.of(nothing, strategy.replicas), [[]] * strategy.num_replicas)
     bounds = Bounds(0.0, "strategy", 0.0, "heuristic", proven=True, cut_by_wall_clock=False)
-    return finish(
-        problem,
-        screened,
-        strategy,
-        pack_all(strategy, Workload.of(nothing, strategy.replicas), [[]] * strategy.num_replicas),
-        nothing,
-        bounds,
-    )
-
-
-def _homogeneous(problem: Problem) -> list[Strategy]:
-    """Homogeneous strategies, smallest replicas first."""
-    kinds = sorted(problem.kinds, key=lambda kind: (kind.num_ranks, kind.layout))
-    return [Strategy.of([(kind, problem.num_gpus // kind.num_ranks)]) for kind in kinds]
+    return finish(problem, screened, strategy, dispatched, nothing, bounds)
 
 
 def _plain(problem: Problem, screened: Screened) -> Solution:
     """Do what a plain data loader does, on the first usable candidate or the smallest homogeneous one that fits."""
-    batch: Batch = screened.batch
-    usable = screened.usable or tuple(
-        strategy for strategy in _homogeneous(problem) if strategy.max_tokens >= batch.longest
-    )
-    strategy = usable[0]
+    batch = screened.batch
+    strategy = (screened.usable or _homogeneous(problem, batch))[0]
     items = items_in_arrival_order(batch, problem.arrival)
     table = LengthTable.of(problem.kinds, batch)
     bounds = Bounds(
@@ -332,6 +354,3 @@ def _plain(problem: Problem, screened: Screened) -> Solution:
         cut_by_wall_clock=False,
     )
     return finish(problem, screened, strategy, plain_loader(strategy, items), items, bounds, keep_order=True)
-
-
-__all__ = ["Effort", "SourceRow", "solve"]

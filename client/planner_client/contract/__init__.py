@@ -2,6 +2,7 @@
 
 from planner_client.contract.faults import PROBLEM_MEDIA_TYPE, FaultCode, Problem
 from planner_client.contract.histogram import Histogram
+from planner_client.contract.listing import ProfileList, ProfileSummary
 from planner_client.contract.plan import MicroBatch, PassedOver, Plan, Replica, SequenceCount
 from planner_client.contract.profile import (
     ContextBytes,
@@ -41,7 +42,9 @@ __all__ = [
     "PlanRequest",
     "Problem",
     "Profile",
+    "ProfileList",
     "ProfileMeasurement",
+    "ProfileSummary",
     "Replica",
     "ReplicaGroup",
     "ReplicaTiming",

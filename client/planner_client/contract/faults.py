@@ -19,6 +19,7 @@ class FaultCode(StrEnum):
     LAYOUT_WITHOUT_MEMORY = "layout-without-memory"
     STRATEGY_TOO_LARGE = "strategy-too-large"
     SEQUENCE_TOO_LONG = "sequence-too-long"
+    BATCH_TOO_LARGE = "batch-too-large"
     OPTIMIZER_LAYOUT_MISMATCH = "optimizer-layout-mismatch"
     NO_USABLE_STRATEGY = "no-usable-strategy"
     BODY_TOO_LARGE = "body-too-large"
@@ -27,6 +28,8 @@ class FaultCode(StrEnum):
     OVERLOADED = "overloaded"
     DEADLINE_EXCEEDED = "deadline-exceeded"
     SHUTTING_DOWN = "shutting-down"
+    NOT_READY = "not-ready"
+    STORE_UNAVAILABLE = "store-unavailable"
     INTERNAL = "internal"
 
 

@@ -11,8 +11,8 @@ from planner_client.contract.scalars import MAX_DISTINCT_LENGTHS, Count, LengthT
 class Histogram(Sent):
     """Ascending distinct ``lengths`` (tokens) and the number of sequences of each."""
 
-    lengths: Annotated[list[LengthTokens], Field(max_length=MAX_DISTINCT_LENGTHS)]
-    counts: Annotated[list[Count], Field(max_length=MAX_DISTINCT_LENGTHS)]
+    lengths: Annotated[list[LengthTokens], Field(max_length=MAX_DISTINCT_LENGTHS, fail_fast=True)]
+    counts: Annotated[list[Count], Field(max_length=MAX_DISTINCT_LENGTHS, fail_fast=True)]
 
     @model_validator(mode="after")
     def _ascending_and_paired(self) -> Self:

@@ -110,7 +110,7 @@ class Profile(Sent):
 class MicroBatchSample(Sent):
     """One measured micro-batch: its sequences' lengths in tokens and its time on one stage."""
 
-    lengths: Annotated[list[LengthTokens], Field(min_length=1, max_length=100_000)]
+    lengths: Annotated[list[LengthTokens], Field(min_length=1, max_length=100_000, fail_fast=True)]
     time_ms: PositiveFloat
 
 

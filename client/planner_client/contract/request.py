@@ -22,7 +22,7 @@ from planner_client.contract.scalars import (
 )
 from planner_client.contract.strategy import OptimizerLayout, ReplicaGroup
 
-ListedLengths = Annotated[list[LengthTokens], Field(max_length=MAX_SEQUENCES_LISTED)]
+ListedLengths = Annotated[list[LengthTokens], Field(max_length=MAX_SEQUENCES_LISTED, fail_fast=True)]
 StrategyGroups = Annotated[list[ReplicaGroup], Field(min_length=1, max_length=1024)]
 
 DEFAULT_SOURCE = "local"

@@ -24,7 +24,7 @@ MAX_DEADLINE_MS = 600_000
 
 
 def _refuse_bool(value: Any) -> Any:
-    """JSON ``true`` is not the number 1."""
+    """JSON ``true`` is not the number 1 (strict integers refuse it by themselves)."""
     if isinstance(value, bool):
         raise ValueError("a boolean is not a number")  # noqa: TRY004 - pydantic turns only ValueError into a refusal
     return value
@@ -32,12 +32,12 @@ def _refuse_bool(value: Any) -> Any:
 
 _NotBool = BeforeValidator(_refuse_bool)
 
-LengthTokens = Annotated[int, _NotBool, Field(ge=1, le=MAX_LENGTH_TOKENS, strict=True)]
-Count = Annotated[int, _NotBool, Field(ge=1, le=MAX_COUNT, strict=True)]
-NonNegativeInt = Annotated[int, _NotBool, Field(ge=0, le=2**53, strict=True)]
-PositiveInt = Annotated[int, _NotBool, Field(ge=1, le=2**53, strict=True)]
-Degree = Annotated[int, _NotBool, Field(ge=1, le=MAX_DEGREE, strict=True)]
-NumGpus = Annotated[int, _NotBool, Field(ge=1, le=MAX_GPUS, strict=True)]
+LengthTokens = Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53, strict=True)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**53, strict=True)]
+Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE, strict=True)]
+NumGpus = Annotated[int, Field(ge=1, le=MAX_GPUS, strict=True)]
 NonNegativeFloat = Annotated[float, _NotBool, Field(ge=0, le=1e15, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, _NotBool, Field(gt=0, le=1e15, allow_inf_nan=False)]
 SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
