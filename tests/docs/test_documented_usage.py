@@ -1,0 +1,116 @@
+"""What the pages tell readers to type is run as written, against a real service where it needs one."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BIN = Path(sys.executable).parent
+USAGE = (ROOT / "docs" / "usage.md").read_text()
+DOCUMENTED_URL = "http://127.0.0.1:8000"
+
+
+def _console_lines(page: str) -> list[str]:
+    return [
+        line[2:]
+        for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
+
+
+def _run(command: list[str], url: str = DOCUMENTED_URL, timeout: int = 120) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PLANNER_URL": url}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    database = tmp_path_factory.mktemp("docs") / "planner.sqlite3"
+    with subprocess.Popen(
+        [BIN / "hydraulis", "serve", "--port", "0", "--database", database, "--workers", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().split()[-1]
+        finally:
+            server.terminate()
+
+
+@pytest.mark.parametrize("line", [line for line in _console_lines(USAGE) if line.startswith("hydraulis plan ")])
+def test_a_documented_plan_command_works(line: str) -> None:
+    done = _run(shlex.split(line))
+    assert done.returncode == 0, done.stderr
+    if "--json" in line:
+        assert json.loads(done.stdout)["replicas"]
+
+
+@pytest.mark.parametrize("line", [line for line in _console_lines(USAGE) if line.startswith("curl ")])
+def test_a_documented_call_is_answered(line: str, url: str) -> None:
+    done = _run([*shlex.split(line.replace(DOCUMENTED_URL, url)), "--fail-with-body"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout
+
+
+def test_the_documented_python_works(url: str) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", USAGE, re.DOTALL)
+    done = _run([sys.executable, "-c", code.replace(DOCUMENTED_URL, url)])
+    assert done.returncode == 0, done.stderr
+    assert "sequence-too-long" in done.stdout
+    assert "30000" in done.stdout
+
+
+def test_the_documented_training_script_works(url: str) -> None:
+    (line,) = [line for line in _console_lines(USAGE) if line.startswith("torchrun ")]
+    done = _run(shlex.split(line), url)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("loss") == 3
+
+
+def test_the_documented_measurement_works(tmp_path: Path) -> None:
+    (line,) = [line for line in _console_lines(USAGE) if line.startswith("hydraulis profile ")]
+    output = tmp_path / "measurement.json"
+    done = _run(shlex.split(line.replace("measurement.json", str(output))))
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(output.read_text())["layouts"][0]["samples"]) == 8
+
+
+def test_the_documented_error_is_the_real_one(url: str) -> None:
+    (documented,) = re.findall(r"```json\n(.*?)```", USAGE, re.DOTALL)
+    body = {"profile": "llama-32b-a800-80g", "num_gpus": 64, "lengths": [50000]}
+    done = _run(["curl", "-s", f"{url}/v1/plans", "-H", "content-type: application/json", "-d", json.dumps(body)])
+    real, shown = json.loads(done.stdout), json.loads(documented)
+    assert shown.pop("detail").removesuffix("...") in real["detail"]
+    assert {name: real[name] for name in shown} == shown
+
+
+def test_the_readmes_command_gives_what_it_shows() -> None:
+    readme = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"```\n\$ (hydraulis plan .*?)```", readme, re.DOTALL)
+    command, shown = block.split("\n┏", 1)
+    done = _run(shlex.split(command.replace("\\\n", " ")))
+    assert done.returncode == 0, done.stderr
+    for name in ("makespan", "lower bound", "gap"):
+        (line,) = [line for line in shown.splitlines() if line.startswith(name)]
+        assert " ".join(line.split()) in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda page: page.name
+)
+def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
