@@ -24,8 +24,9 @@ from planner_service.core.faults import PlanningFault
 from planner_service.core.fit import fit_cost
 from planner_service.core.memory import MemoryModel, OptimizerSharding, max_tokens
 from planner_service.core.problem import Batch, Layout, Options, Problem, ReplicaKind, SourceRow, Strategy
+from planner_service.core.select import Effort
 from planner_service.core.solution import PlannedReplica, Solution
-from planner_service.core.solve import Effort, solve
+from planner_service.core.solve import solve
 from planner_service.core.validate import check
 
 DETERMINISTIC_SHARE = 0.15

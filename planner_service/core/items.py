@@ -61,6 +61,11 @@ class Items:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @cached_property
+    def are_single(self) -> bool:
+        """Whether every item is one sequence, so that what is proven for items holds for sequences."""
+        return all(len(content) == 1 and content[0][1] == 1 for content in self.contents)
+
     def longest_ones(self, count: int) -> "Items":
         """Take the first ``count`` items, which are the longest; their numbers stay the same."""
         return Items(self.tokens[:count], self.squares[:count], self.longest[:count], self.contents[:count])

@@ -8,7 +8,9 @@ from planner_service.core.cost import micro_batch_ms, replica_ms
 from planner_service.core.dispatch import Dispatched
 from planner_service.core.items import Items
 from planner_service.core.order import best_order
-from planner_service.core.problem import Batch, ReplicaKind, SourceRow, Strategy
+from planner_service.core.place import place
+from planner_service.core.problem import Batch, Problem, ReplicaKind, SourceRow, Strategy
+from planner_service.core.screen import Screened
 from planner_service.core.simulate import simulate_1f1b
 
 
@@ -172,4 +174,30 @@ def assemble(  # noqa: PLR0913, PLR0917 - a solution's parts
         optimal=bounds.proven or makespan <= lower * (1 + OPTIMAL_GAP),
         cut_by_wall_clock=bounds.cut_by_wall_clock,
         passed_over=passed_over,
+    )
+
+
+def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
+    problem: Problem,
+    screened: Screened,
+    strategy: Strategy,
+    dispatched: Dispatched,
+    items: Items,
+    bounds: Bounds,
+    *,
+    keep_order: bool = False,
+) -> Solution:
+    """Place a dispatched strategy and assemble the solution."""
+    ranks = place(strategy.replicas, problem.num_gpus, problem.gpus_per_node)
+    assert ranks is not None  # noqa: S101 - candidates that cannot be placed were screened out
+    return assemble(
+        strategy,
+        dispatched,
+        ranks,
+        screened.batch,
+        items,
+        bounds,
+        dropped=screened.dropped,
+        passed_over=screened.passed_over,
+        keep_order=keep_order,
     )

@@ -1,243 +1,25 @@
-"""From a problem to a solution: screen candidates, bound, dispatch, pack, improve, order and place.
+"""From a problem to a solution: screen, bound, select, dispatch, pack, improve, order and place.
 
 An incumbent exists before any search starts, every later one is better, and the best is returned with its bound when
-the target gap, the search budget or the deadline is reached. Search effort is counted in steps and in CP-SAT's
-deterministic time, so the same problem gives the same solution; the wall clock only guards, and says if it did.
+the target gap, the search budget or the deadline is reached. The same problem gives the same solution, unless the wall
+clock had to end the search, and then the solution says so.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from planner_service.core.baselines import items_in_arrival_order, plain_loader
-from planner_service.core.bounds import (
-    RANKING_GROUPS,
-    RELATIVE_TOLERANCE,
-    LengthTable,
-    all_strategies_bound,
-    quick_strategy_bound,
-    strategy_bound,
-)
-from planner_service.core.cpsat import (
-    MAX_DISPATCH_VARIABLES,
-    MAX_JOINT_VARIABLES,
-    Improved,
-    Limits,
-    dispatch_size,
-    joint_size,
-    solve_dispatch,
-    solve_jointly,
-    weights_by_lp,
-)
-from planner_service.core.dispatch import Dispatched, Improver, LongPart, long_parts, longest_first, pack_all
-from planner_service.core.items import MAX_ITEMS, Items, Workload, bundle_tokens, items_of
-from planner_service.core.pack import packing_of
+from planner_service.core.bounds import LengthTable, all_strategies_bound, strategy_bound
+from planner_service.core.cpsat import weights_by_lp
+from planner_service.core.dispatch import pack_all
+from planner_service.core.items import Items, Workload
 from planner_service.core.place import place
 from planner_service.core.problem import Batch, Problem, Strategy
 from planner_service.core.propose import generate
 from planner_service.core.screen import Screened, screen
-from planner_service.core.solution import Bounds, Solution, assemble
+from planner_service.core.select import Candidate, Effort, Search
+from planner_service.core.solution import Bounds, Solution, finish
 
-LOCAL_SEARCH_STEPS = 400
 MOST_CANDIDATES_IMPROVED = 4
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard to search.
-
-    Attributes
-    ----------
-    deterministic_s
-        CP-SAT's deterministic budget for the whole solve.
-    remaining_ms
-        Wall-clock time left; the search stops at 0.
-    """
-
-    deterministic_s: float
-    remaining_ms: Callable[[], float]
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    strategy: Strategy
-    bound_ms: float
-    dispatched: Dispatched
-    by_cp_sat: bool = False
-    proven: bool = False
-
-
-class _Search:
-    """State of one solve: the batch in items, the incumbent, and what is left of the budget."""
-
-    def __init__(self, problem: Problem, screened: Screened, effort: Effort) -> None:
-        self.problem = problem
-        self.batch = screened.batch
-        self.screened = screened
-        self.effort = effort
-        self.cut = False
-        self.table = LengthTable.of(problem.kinds, self.batch)
-        self.ranking = LengthTable.of(problem.kinds, self.batch, RANKING_GROUPS)
-        self.num_occupied = int(self.batch.lengths @ self.batch.counts)
-        self.all_ms = self.table.floor_ms * (1 - RELATIVE_TOLERANCE)  # until the bound over all strategies is known
-        self.scope_is_all = not problem.candidates
-        self._items: dict[int, Items] = {}
-        self._workloads: dict[Strategy, Workload] = {}
-
-    def may_go_on(self) -> bool:
-        """Whether the wall clock allows more; once it does not, the plan counts as cut."""
-        if self.effort.remaining_ms() <= 0:
-            self.cut = True
-        return not self.cut
-
-    def work(self, strategy: Strategy) -> Workload:
-        """Items of the batch, bundled for the strategy's limits where there are very many, with their costs."""
-        if strategy not in self._workloads:
-            smallest = min(kind.max_tokens for kind, _ in strategy.groups)
-            most = bundle_tokens(self.num_occupied, smallest) if self.batch.num_sequences > MAX_ITEMS else 0
-            if most not in self._items:
-                self._items[most] = items_of(self.batch, most)
-            self._workloads[strategy] = Workload.of(self._items[most], tuple(kind for kind, _ in strategy.groups))
-        return self._workloads[strategy]
-
-    def target_ms(self, candidate: _Candidate) -> float:
-        """Makespan at which a candidate is good enough."""
-        bound = self.all_ms if self.scope_is_all else candidate.bound_ms
-        return max(bound, candidate.bound_ms) * (1 + self.problem.options.target_gap)
-
-    def may_be_placed(self, strategy: Strategy) -> bool:
-        """Whether a strategy can be laid out; cheap where every tensor-parallel degree divides the next larger."""
-        node = self.problem.gpus_per_node
-        sizes = sorted({kind.layout.tp for kind, _ in strategy.groups} | {node})
-        nested = all(larger % smaller == 0 for smaller, larger in pairwise(sizes))
-        if nested and self.problem.num_gpus % node == 0:
-            return strategy.num_ranks <= self.problem.num_gpus
-        return place(strategy.replicas, self.problem.num_gpus, node) is not None
-
-    def construct(
-        self, strategies: Sequence[Strategy], report: Callable[[_Candidate], None], known: Sequence[_Candidate] = ()
-    ) -> list[_Candidate]:
-        """Build a first plan for each strategy that its bound does not rule out, likeliest first.
-
-        The candidates ``known`` before are kept. ``report`` hears of the very first plan, before anything that takes
-        longer is computed.
-        """
-        candidates = list(known)
-        built = {candidate.strategy for candidate in known}
-        best = min((candidate.dispatched.makespan_ms for candidate in known), default=float("inf"))
-        ranked = [
-            (quick_strategy_bound(strategy, self.ranking.rows(strategy)), strategy)
-            for strategy in strategies
-            if strategy not in built
-        ]
-        for bound, strategy in sorted(ranked, key=lambda pair: pair[0]):
-            if bound >= best or (candidates and not self.may_go_on()):
-                break
-            dispatched = pack_all(strategy, self.work(strategy), longest_first(strategy, self.work(strategy)))
-            candidates.append(_Candidate(strategy, bound, dispatched))
-            if len(candidates) == 1:
-                report(candidates[0])
-                self.all_ms = max(self.all_ms, all_strategies_bound(self.table, self.problem.num_gpus))
-            best = min(best, dispatched.makespan_ms)
-        return sorted(candidates, key=lambda candidate: candidate.dispatched.makespan_ms)
-
-    def bound(self, candidate: _Candidate) -> _Candidate:
-        """Tighten a candidate's bound by linear programming."""
-        if not self.may_go_on():
-            return candidate
-        value = strategy_bound(candidate.strategy, self.table.rows(candidate.strategy), weights_by_lp)
-        return replace(candidate, bound_ms=max(candidate.bound_ms, value))
-
-    def improve_locally(self, candidate: _Candidate) -> _Candidate:
-        improver = Improver(self.work(candidate.strategy), candidate.dispatched, self.may_go_on)
-        return replace(candidate, dispatched=improver.run(self.target_ms(candidate), LOCAL_SEARCH_STEPS))
-
-    def improve_by_cp_sat(self, candidate: _Candidate, deterministic_s: float) -> _Candidate:
-        """Search with CP-SAT from the candidate as hint: the joint model where it is small, else dispatch."""
-        dispatched, work = candidate.dispatched, self.work(candidate.strategy)
-        if candidate.dispatched.makespan_ms <= self.target_ms(candidate) or not self.may_go_on():
-            return candidate
-        limits = Limits(deterministic_s, self.effort.remaining_ms() / 1000, self.problem.options.seed)
-        if joint_size(dispatched, work.items) <= MAX_JOINT_VARIABLES:
-            return self._adopt(candidate, solve_jointly(dispatched, work, limits))
-        if dispatch_size(len(dispatched.kinds), work.items) <= MAX_DISPATCH_VARIABLES:
-            return self.improve_locally(self._adopt(candidate, solve_dispatch(dispatched, work, limits)))
-        for part in long_parts(dispatched, work):
-            if dispatch_size(len(part.replicas), part.work.items) <= MAX_DISPATCH_VARIABLES:
-                improved = solve_dispatch(part.dispatched, part.work, limits)
-                return self.improve_locally(self._adopt(candidate, _with_the_rest(dispatched, part, improved)))
-        return candidate
-
-    def _adopt(self, candidate: _Candidate, improved: Improved) -> _Candidate:
-        self.cut = self.cut or improved.cut_by_wall_clock
-        candidate = replace(candidate, bound_ms=max(candidate.bound_ms, improved.bound_ms))
-        if improved.assigned is None:
-            return candidate
-        candidate = replace(candidate, proven=improved.proven)
-        work, kinds = self.work(candidate.strategy), candidate.dispatched.kinds
-        merged = [[item for items in held for item in items] for held in improved.assigned]
-        packed = pack_all(candidate.strategy, work, merged)
-        given = tuple(
-            packing_of(kind, work.costs_ms[kind], held) for kind, held in zip(kinds, improved.assigned, strict=True)
-        )
-        fits = all(
-            sum(work.items.tokens[item] for item in items) <= kind.max_tokens
-            for kind, held in zip(kinds, improved.assigned, strict=True)
-            for items in held
-        )
-        better = tuple(
-            mine if fits and mine.makespan_ms < other.makespan_ms else other
-            for mine, other in zip(given, packed.packings, strict=True)
-        )
-        found = Dispatched(kinds, better)
-        if found.makespan_ms < candidate.dispatched.makespan_ms * (1 - 1e-12):
-            return replace(candidate, dispatched=found, by_cp_sat=True)
-        return candidate
-
-    def solution(self, candidate: _Candidate) -> Solution:
-        lower = self.all_ms if self.scope_is_all else max(candidate.bound_ms, self.all_ms)
-        bounds = Bounds(
-            lower_ms=lower,
-            scope="all-strategies" if self.scope_is_all else "strategy",
-            all_strategies_ms=self.all_ms,
-            solved_by="cp-sat" if candidate.by_cp_sat else "heuristic",
-            proven=candidate.proven and not self.scope_is_all,
-            cut_by_wall_clock=self.cut,
-        )
-        return finish(
-            self.problem,
-            self.screened,
-            candidate.strategy,
-            candidate.dispatched,
-            self.work(candidate.strategy).items,
-            bounds,
-        )
-
-
-def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
-    problem: Problem,
-    screened: Screened,
-    strategy: Strategy,
-    dispatched: Dispatched,
-    items: Items,
-    bounds: Bounds,
-    *,
-    keep_order: bool = False,
-) -> Solution:
-    """Place a dispatched strategy and assemble the solution."""
-    ranks = place(strategy.replicas, problem.num_gpus, problem.gpus_per_node)
-    assert ranks is not None  # noqa: S101 - candidates that cannot be placed were screened out
-    return assemble(
-        strategy,
-        dispatched,
-        ranks,
-        screened.batch,
-        items,
-        bounds,
-        dropped=screened.dropped,
-        passed_over=screened.passed_over,
-        keep_order=keep_order,
-    )
 
 
 def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], None] | None = None) -> Solution:
@@ -262,9 +44,9 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
         return _all_idle(problem, screened)
     if problem.options.method == "plain":
         return _plain(problem, screened)
-    search = _Search(problem, screened, effort)
+    search = Search(problem, screened, effort)
 
-    def report(candidate: _Candidate) -> None:
+    def report(candidate: Candidate) -> None:
         if on_incumbent is not None:
             on_incumbent(search.solution(candidate))
 
@@ -274,7 +56,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
             strategy for strategy in generate(search.ranking, problem.num_gpus) if search.may_be_placed(strategy)
         ]
         candidates = search.construct(generated, report, candidates)
-    contenders: list[_Candidate] = []
+    contenders: list[Candidate] = []
     best_ms = candidates[0].dispatched.makespan_ms
     for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:
         bounded = search.bound(candidate)
@@ -288,20 +70,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     return search.solution(_polish(search, contenders))
 
 
-def _with_the_rest(dispatched: Dispatched, part: LongPart, improved: Improved) -> Improved:
-    """Extend an assignment of the long part by all other items where they were."""
-    if improved.assigned is None:
-        return improved
-    placed = dict(zip(part.replicas, improved.assigned, strict=True))
-    whole = []
-    for replica, packing in enumerate(dispatched.packings):
-        shorter = [item for items in packing.micro_batches for item in items if item >= part.num_items]
-        longer = [item for items in placed.get(replica, []) for item in items]
-        whole.append([longer + shorter])
-    return replace(improved, assigned=whole)
-
-
-def _polish(search: _Search, contenders: Sequence[_Candidate]) -> _Candidate:
+def _polish(search: Search, contenders: Sequence[Candidate]) -> Candidate:
     """Spend the CP-SAT budget on the best candidate, then on those whose bound still lies below it."""
     best = contenders[0]
     share = search.effort.deterministic_s / 2

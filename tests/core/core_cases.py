@@ -8,8 +8,9 @@ from pathlib import Path
 
 from planner_client.contract import OptimizerLayout
 from planner_service.core.problem import Batch, Layout, Options, Problem, ReplicaKind, SourceRow, Strategy
+from planner_service.core.select import Effort
 from planner_service.core.solution import Solution
-from planner_service.core.solve import Effort, solve
+from planner_service.core.solve import solve
 from planner_service.core.validate import check
 from planner_service.profiles import builtin_profiles
 from planner_service.translate import DETERMINISTIC_SHARE, replica_kinds

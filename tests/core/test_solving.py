@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from planner_service.core.faults import PlanningFault
 from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
+from planner_service.core.select import Effort
 from planner_service.core.solution import Solution
-from planner_service.core.solve import Effort, solve
+from planner_service.core.solve import solve
 from planner_service.core.validate import check
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 64), st.integers(1, 600)), max_size=60)
@@ -224,3 +225,13 @@ def test_a_million_short_sequences_are_planned_in_seconds(count: int) -> None:
     check(problem, solution)
     assert solution.makespan_ms / solution.lower_bound_ms < 1.01
     assert seconds < 10  # about 2 on a quiet core; in time linear in sequences it would be hundreds
+
+
+def test_no_bound_is_taken_from_bundles_of_sequences() -> None:
+    """Ten thousand equal sequences fall into few equal bundles; a bound on those would not be one on the sequences."""
+    two = Strategy.of([(replace(SMALL, a=0.0, c=0.0, max_tokens=1_000_000), 2)])
+    problem = replace(
+        problem_for([], [two], target_gap=0.0), batch=Batch((SourceRow("local", 1, 9_999), SourceRow("local", 777, 1)))
+    )
+    solution = solved(problem)
+    assert solution.lower_bound_ms <= (9_999 + 777) / 2 * SMALL.b * (1 + 1e-9)
