@@ -12,10 +12,11 @@ weights ``W_r, V_r >= 0`` of the classes r, a batch that is done in time T satis
 only on the left. The left side falls and the right side grows with T, so the least T that satisfies it bounds every
 plan, whatever the weights: a linear program chooses good ones, and the bound's proof does not rest on it.
 
-All strategies of N GPUs. With ``W = 1, V = share * c / L``, a sequence takes at least
-``min over admissible k of g_k (q_k(s) + V_k s) / G_k(T)`` GPUs; the least T at which the sum over the batch is at most
-N bounds every plan there is. ``share = 0`` counts work alone; ``share = 1`` charges every token its part of a full
-micro-batch's c.
+All strategies of N GPUs. The same inequality with ``N * max over k of (max over r of k of G_r(T)) / g_k`` on the right,
+since replicas of g_k GPUs each take N together. The weights to begin with are those that depend on T: with ``W = 1``
+and ``V = share * c / L`` a sequence takes at least ``min over admissible k of g_k (q_k(s) + V_k s) / G_k(T)`` GPUs, and
+the sum over the batch is at most N. ``share = 0`` counts work alone; ``share = 1`` charges every token its part of a
+full micro-batch's c.
 """
 
 import math
@@ -209,9 +210,45 @@ def all_strategies_bound(table: LengthTable, num_gpus: int) -> float:
     return max(bound(share) for share in SHARES)
 
 
+@dataclass(frozen=True)
+class Fleet:
+    """Which replicas a bound speaks of: exactly those of a strategy, or any that a number of GPUs can form.
+
+    Attributes
+    ----------
+    kinds
+        Replica kinds; a table's rows are these, in order.
+    counts
+        Replicas of each kind; None for any.
+    num_gpus
+        GPUs to form replicas of, where ``counts`` is None.
+    """
+
+    kinds: tuple[ReplicaKind, ...]
+    counts: tuple[int, ...] | None
+    num_gpus: int
+
+    @classmethod
+    def of_strategy(cls, strategy: Strategy) -> "Fleet":
+        """Take exactly a strategy's replicas."""
+        kinds, counts = zip(*strategy.groups, strict=True)
+        return cls(kinds, counts, strategy.num_ranks)
+
+    @classmethod
+    def of_cluster(cls, kinds: Sequence[ReplicaKind], num_gpus: int) -> "Fleet":
+        """Take any replicas of these kinds."""
+        return cls(tuple(kinds), None, num_gpus)
+
+    def capacity(self, of_each_kind: Sequence[float]) -> float:
+        """Most that the replicas can do together, from the most that one of each kind can."""
+        if self.counts is not None:
+            return sum(most * count for most, count in zip(of_each_kind, self.counts, strict=True))
+        return self.num_gpus * max(most / kind.num_ranks for most, kind in zip(of_each_kind, self.kinds, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class CapacityClass:
-    """Replicas of one group of a strategy that run from ``low`` to ``high`` micro-batches (None: any number)."""
+    """Replicas of a fleet's kind number ``group`` that run ``low`` to ``high`` micro-batches (None: any number)."""
 
     group: int
     low: int
@@ -220,9 +257,9 @@ class CapacityClass:
 
 @dataclass(frozen=True)
 class Weights:
-    """A proof of a strategy's bound: for each class a weight of its work and one of its tokens.
+    """A proof of a fleet's bound: for each class a weight of its work and one of its tokens.
 
-    Classes are in the order of the groups, and those of one group cover every number of micro-batches from 1.
+    Classes are in the order of the kinds, and those of one kind cover every number of micro-batches from 1.
     """
 
     classes: tuple[CapacityClass, ...]
@@ -231,39 +268,32 @@ class Weights:
 
 
 def bound_with_weights(
-    strategy: Strategy, table: LengthTable, weights: Weights, tolerance: float = RELATIVE_TOLERANCE
+    fleet: Fleet, table: LengthTable, weights: Weights, tolerance: float = RELATIVE_TOLERANCE
 ) -> float:
-    """Lower bound in ms on the makespan of one strategy that these weights prove.
-
-    The table's rows are the strategy's groups, in order.
-    """
+    """Lower bound in ms on the makespan of a fleet that these weights prove; the table's rows are its kinds."""
     groups = np.array([entry.group for entry in weights.classes])
     work, token = np.array(weights.work), np.array(weights.token)
     per_class = work[:, None] * table.work_ms[groups] + token[:, None] * table.lengths
-    firsts = np.searchsorted(groups, np.arange(len(strategy.groups)))
+    firsts = np.searchsorted(groups, np.arange(len(fleet.kinds)))
     charged = np.minimum.reduceat(per_class, firsts, axis=0)
 
     def enough(time_ms: float) -> bool:
         least = np.where(table.alone_ms <= time_ms, charged, np.inf).min(axis=0)
-        best = [0.0] * len(strategy.groups)
+        best = [0.0] * len(fleet.kinds)
         for entry, of_work, of_token in zip(weights.classes, weights.work, weights.token, strict=True):
-            kind = strategy.groups[entry.group][0]
-            capacity = capacity_ms(kind, time_ms, of_work, of_token, entry.low, entry.high)
+            capacity = capacity_ms(fleet.kinds[entry.group], time_ms, of_work, of_token, entry.low, entry.high)
             best[entry.group] = max(best[entry.group], capacity)
-        have = sum(value * num_replicas for value, (_, num_replicas) in zip(best, strategy.groups, strict=True))
-        return bool(least @ table.counts <= have)
+        return bool(least @ table.counts <= fleet.capacity(best))
 
     return _least_time(enough, table.floor_ms, tolerance)
 
 
-def _uniform_weights(strategy: Strategy, weight: Sequence[float], share: float) -> Weights:
-    """One class a group, each charging the same share of its c by the token."""
+def _uniform_weights(fleet: Fleet, weight: Sequence[float], share: float) -> Weights:
+    """One class a kind, each charging the same share of its c by the token."""
     return Weights(
-        tuple(CapacityClass(group, 1, None) for group in range(len(strategy.groups))),
+        tuple(CapacityClass(group, 1, None) for group in range(len(fleet.kinds))),
         tuple(weight),
-        tuple(
-            value * share * kind.c / kind.max_tokens for (kind, _), value in zip(strategy.groups, weight, strict=True)
-        ),
+        tuple(value * share * kind.c / kind.max_tokens for kind, value in zip(fleet.kinds, weight, strict=True)),
     )
 
 
@@ -278,22 +308,23 @@ def quick_strategy_bound(
         return 0.0
     whole_batch = table.work_ms @ table.counts
     evened = [1.0 / value if value > 0 else 1.0 for value in whole_batch]
-    by_ranks = [float(kind.num_ranks) for kind, _ in strategy.groups]
-    guesses = [evened] if len(strategy.groups) == 1 else [evened, by_ranks]
+    fleet = Fleet.of_strategy(strategy)
+    by_ranks = [float(kind.num_ranks) for kind in fleet.kinds]
+    guesses = [evened] if len(fleet.kinds) == 1 else [evened, by_ranks]
     return max(
-        bound_with_weights(strategy, table, _uniform_weights(strategy, weight, share), tolerance)
+        bound_with_weights(fleet, table, _uniform_weights(fleet, weight, share), tolerance)
         for weight in guesses
         for share in shares
     )
 
 
-def capacity_classes(strategy: Strategy, table: LengthTable, time_ms: float) -> tuple[CapacityClass, ...]:
-    """Divide each group's numbers of micro-batches into classes, finest around what fits the time.
+def capacity_classes(fleet: Fleet, table: LengthTable, time_ms: float) -> tuple[CapacityClass, ...]:
+    """Divide each kind's numbers of micro-batches into classes, finest around what fits the time.
 
     Parameters
     ----------
-    strategy
-        The strategy; the table's rows are its groups.
+    fleet
+        The replicas; the table's rows are its kinds.
     table
         Costs of the batch.
     time_ms
@@ -301,7 +332,7 @@ def capacity_classes(strategy: Strategy, table: LengthTable, time_ms: float) -> 
     """
     tokens = float(table.lengths @ table.counts)
     classes: list[CapacityClass] = []
-    for group, (kind, _) in enumerate(strategy.groups):
+    for group, kind in enumerate(fleet.kinds):
         work_per_token = float(table.work_ms[group] @ table.counts) / tokens + kind.c / kind.max_tokens
         held = time_ms / work_per_token if work_per_token > 0 else tokens
         expected = max(1, round(held / kind.max_tokens))
@@ -313,34 +344,42 @@ def capacity_classes(strategy: Strategy, table: LengthTable, time_ms: float) -> 
     return tuple(classes)
 
 
-ChooseWeights = Callable[[Strategy, LengthTable, tuple[CapacityClass, ...], float], Weights | None]
+ChooseWeights = Callable[[Fleet, LengthTable, tuple[CapacityClass, ...], float], Weights | None]
 """Finds weights that prove a time too short; None where its search finds the time long enough."""
 
 
-def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights, rounds: int = 5) -> float:
-    """Lower bound in ms on the makespan of one strategy, improving the weights a few times.
+def improved_bound(fleet: Fleet, table: LengthTable, known_ms: float, choose: ChooseWeights, rounds: int = 5) -> float:
+    """Raise a lower bound (ms) on the makespan of a fleet by improving the weights a few times.
 
     Parameters
     ----------
-    strategy
-        The strategy; its groups are the table's rows, in order.
+    fleet
+        The replicas; the table's rows are its kinds.
     table
         Costs of the batch on those kinds.
+    known_ms
+        A bound that is proven already.
     choose
         Source of weights, such as the duals of a linear program.
     rounds
         Most improvements to try.
     """
     if not len(table.lengths):
-        return 0.0
-    best = quick_strategy_bound(strategy, table, SHARES, RELATIVE_TOLERANCE)
-    classes = capacity_classes(strategy, table, best)
+        return known_ms
+    best = known_ms
+    classes = capacity_classes(fleet, table, best)
     for _ in range(rounds):
-        weights = choose(strategy, table, classes, best * (1 + 1e-6))
+        weights = choose(fleet, table, classes, best * (1 + 1e-6))
         if weights is None:
             break
-        value = bound_with_weights(strategy, table, weights)
+        value = bound_with_weights(fleet, table, weights)
         if value <= best * (1 + 1e-5):
             return max(best, value)
         best = value
     return best
+
+
+def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights) -> float:
+    """Lower bound in ms on the makespan of one strategy; the table's rows are its groups, in order."""
+    known = quick_strategy_bound(strategy, table, SHARES, RELATIVE_TOLERANCE)
+    return improved_bound(Fleet.of_strategy(strategy), table, known, choose)

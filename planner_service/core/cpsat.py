@@ -8,11 +8,11 @@ import numpy as np
 from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
-from planner_service.core.bounds import CapacityClass, LengthTable, Weights, capacity_ms
+from planner_service.core.bounds import CapacityClass, Fleet, LengthTable, Weights, capacity_ms
 from planner_service.core.dispatch import Dispatched
 from planner_service.core.items import Items, Workload
 from planner_service.core.pack import Packing
-from planner_service.core.problem import ReplicaKind, Strategy
+from planner_service.core.problem import ReplicaKind
 
 LP_TIME_LIMIT_MS = 2000
 
@@ -30,37 +30,39 @@ def _grouped_lengths(table: LengthTable) -> list[tuple[slice, int]]:
 
 
 def weights_by_lp(
-    strategy: Strategy, table: LengthTable, classes: tuple[CapacityClass, ...], time_ms: float
+    fleet: Fleet, table: LengthTable, classes: tuple[CapacityClass, ...], time_ms: float
 ) -> Weights | None:
-    """Find weights that prove ``time_ms`` too short for the strategy, as duals of a fractional placement.
+    """Find weights that prove ``time_ms`` too short for a fleet, as duals of a fractional placement.
 
     The program gives each class a fractional number of replicas, places every group of lengths fractionally on the
-    classes that admit it, and scales the number of replicas by the least common factor that suffices; a factor of
-    at most 1 means that the time may be long enough.
+    classes that admit it, and scales the replicas (or GPUs) there are by the least common factor that suffices; a
+    factor of at most 1 means that the time may be long enough.
 
     Parameters
     ----------
-    strategy
-        The strategy; the table's rows are its groups.
+    fleet
+        The replicas; the table's rows are its kinds.
     table
         Costs of the batch.
     classes
-        Division of each group's replicas by their number of micro-batches.
+        Division of each kind's replicas by their number of micro-batches.
     time_ms
         Time to prove too short.
     """
     solver = pywraplp.Solver("weights", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
     solver.SetTimeLimit(LP_TIME_LIMIT_MS)
     scale = solver.NumVar(0, solver.infinity(), "scale")
-    kinds = [kind for kind, _ in strategy.groups]
-    of_group = [solver.Constraint(-solver.infinity(), 0) for _ in kinds]
-    for row, (_, num_replicas) in zip(of_group, strategy.groups, strict=True):
-        row.SetCoefficient(scale, -float(num_replicas))
-    limits = [_ClassLimits.of(kinds[entry.group], entry, time_ms) for entry in classes]
+    supply = [solver.Constraint(-solver.infinity(), 0) for _ in (fleet.counts or (None,))]
+    for row, there_are in zip(supply, fleet.counts or (fleet.num_gpus,), strict=True):
+        row.SetCoefficient(scale, -float(there_are))
+    limits = [_ClassLimits.of(fleet.kinds[entry.group], entry, time_ms) for entry in classes]
     rows = []
     for entry, limit in zip(classes, limits, strict=True):
         replicas = solver.NumVar(0, solver.infinity(), "")
-        of_group[entry.group].SetCoefficient(replicas, 1.0)
+        if fleet.counts is None:
+            supply[0].SetCoefficient(replicas, float(fleet.kinds[entry.group].num_ranks))
+        else:
+            supply[entry.group].SetCoefficient(replicas, 1.0)
         pair = (solver.Constraint(-solver.infinity(), 0), solver.Constraint(-solver.infinity(), 0))
         pair[0].SetCoefficient(replicas, -limit.work)
         pair[1].SetCoefficient(replicas, -limit.mixed)

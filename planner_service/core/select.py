@@ -10,8 +10,10 @@ from itertools import pairwise
 from planner_service.core.bounds import (
     RANKING_GROUPS,
     RELATIVE_TOLERANCE,
+    Fleet,
     LengthTable,
     all_strategies_bound,
+    improved_bound,
     quick_strategy_bound,
     strategy_bound,
 )
@@ -140,6 +142,12 @@ class Search:
                 self.all_ms = max(self.all_ms, all_strategies_bound(self.table, self.problem.num_gpus))
             best = min(best, dispatched.makespan_ms)
         return sorted(candidates, key=lambda candidate: candidate.dispatched.makespan_ms)
+
+    def bound_all_strategies(self) -> None:
+        """Tighten the bound over all strategies by linear programming; pays where it is what the gap refers to."""
+        if self.may_go_on():
+            fleet = Fleet.of_cluster(self.table.kinds, self.problem.num_gpus)
+            self.all_ms = improved_bound(fleet, self.ranking, self.all_ms, weights_by_lp)
 
     def bound(self, candidate: Candidate) -> Candidate:
         """Tighten a candidate's bound by linear programming."""

@@ -56,6 +56,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
             strategy for strategy in generate(search.ranking, problem.num_gpus) if search.may_be_placed(strategy)
         ]
         candidates = search.construct(generated, report, candidates)
+        search.bound_all_strategies()
     contenders: list[Candidate] = []
     best_ms = candidates[0].dispatched.makespan_ms
     for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:

@@ -3,7 +3,14 @@ import itertools
 import pytest
 from core_cases import DEEP, PIPED, SMALL, WIDE, best_makespan_ms, problem_for, solved
 
-from planner_service.core.bounds import CapacityClass, LengthTable, Weights, bound_with_weights, quick_strategy_bound
+from planner_service.core.bounds import (
+    CapacityClass,
+    Fleet,
+    LengthTable,
+    Weights,
+    bound_with_weights,
+    quick_strategy_bound,
+)
 from planner_service.core.problem import ReplicaKind, Strategy
 
 BATCHES = [lengths for n in range(1, 7) for lengths in itertools.combinations_with_replacement([1, 7, 64, 500], n)]
@@ -61,7 +68,9 @@ def test_any_weights_prove_a_bound_that_is_at_most_the_optimum(name: str) -> Non
         optimum = best_makespan_ms(strategy.replicas, lengths, known)
         work = tuple(1.0 + (position * 7 + 3 * index) % 5 for index in range(len(classes)))
         token = tuple(0.01 * ((position + index) % 4) * (entry.high is not None) for index, entry in enumerate(classes))
-        assert bound_with_weights(strategy, table, Weights(classes, work, token)) <= optimum * (1 + 1e-9)
+        assert bound_with_weights(Fleet.of_strategy(strategy), table, Weights(classes, work, token)) <= optimum * (
+            1 + 1e-9
+        )
         assert quick_strategy_bound(strategy, table) <= optimum * (1 + 1e-9)
 
 

@@ -6,6 +6,7 @@ from core_cases import DEEP, NO_HURRY, PIPED, SMALL, WIDE, batches, problem_for,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner_service.core.cost import micro_batch_ms, replica_ms
 from planner_service.core.faults import PlanningFault
 from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
 from planner_service.core.select import Effort
@@ -145,13 +146,17 @@ def test_no_replica_runs_more_micro_batches_than_it_declares_in_a_short_last_bat
     assert sorted(len(replica.micro_batches) for replica in solution.replicas) == [0, 1, 1, 1]
 
 
-def test_charging_every_micro_batch_as_the_longest_would_overstate_uneven_pipelines() -> None:
-    kinds = published("llama-32b-a800-80g", 64)
-    for layout, lengths, expected in (((8, 1), [20_000, 3_000], 4368), ((8, 4), [20_000, *[3_000] * 3], 4277)):
-        from planner_service.core.cost import micro_batch_ms, replica_ms  # noqa: PLC0415 - beside its figures
-
-        times = [micro_batch_ms(kinds[layout], [(length, 1)]) for length in lengths]
-        assert round(replica_ms(layout[1], times)) == expected
+@pytest.mark.parametrize(
+    ("layout", "lengths", "closed_form", "as_the_longest"),
+    [((8, 1), [20_000, 3_000], 4368, 7603), ((8, 4), [20_000, *[3_000] * 3], 4277, 6744)],
+)
+def test_charging_every_micro_batch_as_the_longest_would_overstate_uneven_pipelines(
+    layout: tuple[int, int], lengths: list[int], closed_form: int, as_the_longest: int
+) -> None:
+    kind = published("llama-32b-a800-80g", 64)[layout]
+    times = [micro_batch_ms(kind, [(length, 1)]) for length in lengths]
+    assert round(replica_ms(kind.pp, times)) == closed_form
+    assert round((len(times) + kind.pp - 1) * max(times)) == as_the_longest
 
 
 def test_longest_first_balances_eight_equal_replicas_to_a_tenth_of_a_percent() -> None:
