@@ -11,7 +11,8 @@ import httpx
 
 from planner_client.contract import Plan, PlanRequest, Profile, ProfileList, ProfileMeasurement, ProfileSummary
 from planner_client.errors import BadAnswer
-from planner_client.flow import Answer, Ask, Failure, Flow, Pause, Query, RetryPolicy, call, check_answers, read
+from planner_client.flow import Answer, Ask, Failure, Flow, Pause, Query, RetryPolicy, call, read
+from planner_client.plan_check import check_answers
 from planner_client.transport import DeadlineTransport, deadline
 
 DEFAULT_TIMEOUT_S = 30.0

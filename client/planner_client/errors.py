@@ -7,6 +7,8 @@
     +-- PlannerUnavailable    fall back to a local plan, or try again later
     |   +-- DeadlineExceeded  the time given was too short for an answer
     +-- BadAnswer             what answers is not a planner that can be trusted; fall back, tell the operator
+    +-- PlanMismatch          the plan is for another batch than the one held (`planner_client.sequences`)
+    +-- PlanInconsistent      the plan contradicts itself (`planner_client.run_order`)
 """
 
 from planner_client.contract import Problem

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from planner_client.contract import Plan, PlanRequest, Problem
+from planner_client.contract import FaultCode, Problem
 from planner_client.errors import BadAnswer, DeadlineExceeded, PlannerUnavailable, RequestRefused
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
@@ -160,41 +160,6 @@ def read(answer: Answer, model: type[Wire]) -> Wire:
         raise BadAnswer(f"the answer is not a {model.__name__}: {shown}") from error
 
 
-def check_answers(plan: Plan, request: PlanRequest) -> Plan:
-    """Check that a plan is for this request: its iteration, its GPUs, and every sequence placed or dropped once.
-
-    Raises
-    ------
-    BadAnswer
-        If it is not.
-    """
-    asked = (request.iteration, request.num_gpus)
-    if (plan.iteration, plan.num_gpus) != asked:
-        raise BadAnswer(
-            f"asked for iteration {asked[0]} on {asked[1]} GPUs, got a plan for iteration {plan.iteration} on "
-            f"{plan.num_gpus}"
-        )
-    given = {
-        (source, length): count
-        for source, histogram in request.histograms_by_source().items()
-        for length, count in zip(histogram.lengths, histogram.counts, strict=True)
-    }
-    held: dict[tuple[str, int], int] = {}
-    placed = (
-        entry for replica in plan.replicas for micro_batch in replica.micro_batches for entry in micro_batch.sequences
-    )
-    for entry in (*placed, *plan.dropped):
-        key = (entry.source, entry.length)
-        held[key] = held.get(key, 0) + entry.count
-    if held != given:
-        source, length = min(key for key in given.keys() | held.keys() if given.get(key, 0) != held.get(key, 0))
-        raise BadAnswer(
-            f"source {source!r} gave {given.get((source, length), 0)} sequences of {length} tokens, but the plan holds "
-            f"{held.get((source, length), 0)}"
-        )
-    return plan
-
-
 def _problem(answer: Answer) -> Problem | None:
     try:
         return Problem.model_validate_json(answer.body)
@@ -204,6 +169,8 @@ def _problem(answer: Answer) -> Problem | None:
 
 def _refusal(query: Query, answer: Answer, problem: Problem | None) -> str:
     """Say why an answer is not a success, or raise what no other try can change."""
+    if problem is not None and problem.code == FaultCode.DEADLINE_EXCEEDED:
+        raise PlannerUnavailable(f"{query}: {problem.detail}; {problem.remedy}", problem)  # it would take as long again
     if answer.status in RETRIED_STATUSES:
         return f"status {answer.status}" + (f", {problem.detail}" if problem else "")
     if answer.status >= 500:

@@ -14,10 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from planner_client.contract import Plan, SequenceCount
+from planner_client.errors import HydraulisError
 from planner_client.packing import Int64Array, PackedMicroBatch
 
 
-class PlanInconsistent(ValueError):  # noqa: N818 - named after what happened, like the other faults of the client
+class PlanInconsistent(HydraulisError, ValueError):  # noqa: N818 - named after what happened, like the other faults of the client
     """A plan whose own totals contradict its sequences; nothing can be run by it."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner_client.contract import Plan
+from planner_client.errors import HydraulisError
 from planner_client.packing import Int64Array, PackedMicroBatch, as_lengths
 from planner_client.run_order import PlanInconsistent, SequenceTable, row_indices, run_order
 
@@ -30,7 +31,7 @@ __all__ = [
 Lengths = Sequence[int] | npt.NDArray[np.integer]
 
 
-class PlanMismatch(ValueError):  # noqa: N818 - named after what happened, like the other faults of the client
+class PlanMismatch(HydraulisError, ValueError):  # noqa: N818 - named after what happened, like the other faults of the client
     """The sequences a source holds are not those the plan was made for.
 
     Attributes

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from planner_client.contract import Histogram
-from planner_client.contract.scalars import MAX_LENGTH_TOKENS
+from planner_client.contract.scalars import MAX_LENGTH_TOKENS, MAX_SEQUENCES_LISTED
 
 FORMATS = ".csv (columns length,count), .txt or .txt.gz (one length a line), .npy, .json (a list), or - for stdin"
 
@@ -133,8 +133,9 @@ def _from_json(text: str, name: str) -> list[int]:
 def take_batch(lengths: Lengths, num_tokens: int | None, max_length: int | None, seed: int) -> Lengths:
     """Take a batch of about ``num_tokens`` tokens: the first sequences of a stream, or a seeded draw from a histogram.
 
-    The sequence that reaches the number is the last one taken. Sequences over ``max_length`` are taken as they come but
-    not counted, since they are not trained on. The draw is with replacement, each sequence equally likely.
+    The sequence that reaches the number is the last one taken. From a stream, sequences over ``max_length`` are taken
+    as they come but not counted, since they are not trained on; a draw takes only sequences within ``max_length``,
+    with replacement, each equally likely.
 
     Parameters
     ----------
@@ -160,15 +161,24 @@ def take_batch(lengths: Lengths, num_tokens: int | None, max_length: int | None,
     histogram = lengths.histogram
     if histogram is None or not any(length <= limit for length in histogram.lengths):
         raise LengthsFileError(f"no sequence has at most {limit} tokens, so no batch of {num_tokens} can be drawn")
-    weights = np.array(histogram.counts, float)
+    within = [
+        (length, count) for length, count in zip(histogram.lengths, histogram.counts, strict=True) if length <= limit
+    ]
+    weights = np.array([count for _, count in within], float)
+    values = np.array([length for length, _ in within])
+    if num_tokens > MAX_SEQUENCES_LISTED * float(values @ weights / weights.sum()):
+        raise LengthsFileError(
+            f"{num_tokens} tokens would take more than {MAX_SEQUENCES_LISTED} sequences of the mean length "
+            f"{values @ weights / weights.sum():.1f}; take fewer tokens, or the whole histogram without --tokens"
+        )
     generator = np.random.default_rng(seed)
     drawn: list[int] = []
     reached = 0
     while reached < num_tokens:
-        chunk = generator.choice(np.array(histogram.lengths), size=1024, p=weights / weights.sum())
+        chunk = generator.choice(values, size=1024, p=weights / weights.sum())
         part = _prefix([int(length) for length in chunk], num_tokens - reached, limit)
         drawn += part
-        reached += sum(length for length in part if length <= limit)
+        reached += sum(part)
     return Lengths(stream=drawn)
 
 

@@ -34,6 +34,9 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 RELATIVE_TOLERANCE = 1e-9
 """Bisection stops here; bounds are lowered by it so that rounding cannot lift one over the truth."""
 
+LEAST_CAPACITY = 1e-30
+"""Capacities below this (ms) count as none; costs below 1e-20 ms are taken for 0 where profiles are read."""
+
 RANKING_TOLERANCE = 1e-3
 """Bisection stops here where bounds only rank candidates."""
 
@@ -181,7 +184,7 @@ def _least_time(enough: Callable[[float], bool], floor_ms: float, tolerance: flo
     return low * (1 - RELATIVE_TOLERANCE)
 
 
-def all_strategies_bound(table: LengthTable, num_gpus: int) -> float:
+def all_strategies_bound(table: LengthTable, num_gpus: int, shares: Sequence[float] = SHARES) -> float:
     """Lower bound in ms on the makespan of every strategy of ``num_gpus`` GPUs made of the table's kinds.
 
     Every length must fit some kind. The best of several shares is returned; each is a proof by itself.
@@ -201,13 +204,13 @@ def all_strategies_bound(table: LengthTable, num_gpus: int) -> float:
                     for kind, charge in zip(table.kinds, token_ms, strict=True)
                 ]
             )
-            usable = (table.alone_ms <= time_ms) & (capacity > 0)[:, None]
-            per_sequence = np.where(usable, charged / np.maximum(capacity, 1e-300)[:, None], np.inf).min(axis=0)
+            usable = (table.alone_ms <= time_ms) & (capacity > LEAST_CAPACITY)[:, None]
+            per_sequence = np.where(usable, charged / np.maximum(capacity, LEAST_CAPACITY)[:, None], np.inf).min(axis=0)
             return bool(per_sequence @ table.counts <= num_gpus)
 
         return _least_time(enough, table.floor_ms, RELATIVE_TOLERANCE)
 
-    return max(bound(share) for share in SHARES)
+    return max(bound(share) for share in shares)
 
 
 @dataclass(frozen=True)

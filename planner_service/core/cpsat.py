@@ -107,8 +107,15 @@ class _ClassLimits:
         return cls(work, capacity_ms(kind, time_ms, 1.0, charge, entry.low, None), 1.0, charge)
 
 
-TICKS_PER_MS = 1000
-"""CP-SAT works in whole microseconds."""
+LEAST_TICKS_PER_MS = 1000.0
+"""CP-SAT works in whole ticks of a microsecond, or finer ones where times are short."""
+
+FINE, COARSE = 1e8, 1e6
+"""Ticks that the known makespan has at least: in the joint model rounding down must cost far less than the gap that
+counts as none; the dispatch model, larger and less exact by itself, does without."""
+
+MAX_MODEL_MS = 1e10
+"""Longest makespan that is modelled; products of ticks and micro-batch counts must stay within 64 bits."""
 
 MAX_JOINT_VARIABLES = 1500
 """Largest joint model (runs of equal items x slots) that is worth building."""
@@ -139,21 +146,27 @@ class Improved:
         Items by replica and, in the joint model, by micro-batch (else one list a replica); None if nothing was found.
     bound_ms
         Proven lower bound on the makespan.
-    proven
-        Whether no better plan exists, to the resolution of a tick a sequence; only the joint model can tell.
     cut_by_wall_clock
         Whether the wall clock ended the search before its deterministic budget did.
     """
 
     assigned: list[list[list[int]]] | None
     bound_ms: float
-    proven: bool
     cut_by_wall_clock: bool
 
 
-def _ticks(milliseconds: float) -> int:
-    """Round down, so that objective values in ticks never exceed the true time."""
-    return math.floor(milliseconds * TICKS_PER_MS)
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Turns milliseconds into ticks, rounding down, so that objective values never exceed the true time."""
+
+    ticks_per_ms: float
+
+    @classmethod
+    def for_makespan(cls, makespan_ms: float, least_ticks: float) -> "_Clock":
+        return cls(max(LEAST_TICKS_PER_MS, least_ticks / makespan_ms if makespan_ms > 0 else 0.0))
+
+    def ticks(self, milliseconds: float) -> int:
+        return math.floor(milliseconds * self.ticks_per_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +175,10 @@ class _Run:
 
     solver: cp_model.CpSolver
     found: bool
-    proven: bool
     cut: bool
 
-    @property
-    def bound_ms(self) -> float:
-        return max(0.0, self.solver.best_objective_bound / TICKS_PER_MS)
+    def bound_ms(self, clock: _Clock) -> float:
+        return max(0.0, self.solver.best_objective_bound / clock.ticks_per_ms)
 
 
 def _run(model: cp_model.CpModel, limits: Limits) -> _Run:
@@ -180,7 +191,7 @@ def _run(model: cp_model.CpModel, limits: Limits) -> _Run:
     found = status in {cp_model.OPTIMAL, cp_model.FEASIBLE}
     ended = status in {cp_model.OPTIMAL, cp_model.INFEASIBLE}
     cut = not ended and solver.response_proto.deterministic_time < limits.deterministic_s * 0.999
-    return _Run(solver, found, status == cp_model.OPTIMAL, cut)
+    return _Run(solver, found, cut)
 
 
 class _Runs:
@@ -225,14 +236,15 @@ def solve_jointly(dispatched: Dispatched, work: Workload, limits: Limits) -> Imp
     """
     model = cp_model.CpModel()
     runs = _Runs(work.items)
-    horizon = _ticks(dispatched.makespan_ms) + 1
+    clock = _Clock.for_makespan(dispatched.makespan_ms, FINE)
+    horizon = clock.ticks(dispatched.makespan_ms) + 1
     makespan = model.new_int_var(0, horizon, "makespan")
     slots: list[list[list[cp_model.IntVar]]] = []
     order = _busiest_first(dispatched)
     previous: tuple[ReplicaKind, cp_model.IntVar] | None = None
     for replica in order:
         kind = dispatched.kinds[replica]
-        counts, end = _joint_replica(model, kind, work, runs, dispatched.packings[replica], horizon)
+        counts, end = _joint_replica(model, clock, kind, work, runs, dispatched.packings[replica], horizon)
         model.add(end <= makespan)
         if previous is not None and previous[0] == kind:
             model.add(previous[1] >= end)
@@ -252,7 +264,7 @@ def solve_jointly(dispatched: Dispatched, work: Workload, limits: Limits) -> Imp
                 ]
                 if held:
                     assigned[replica].append(held)
-    return Improved(assigned, run.bound_ms, run.proven, run.cut)
+    return Improved(assigned, run.bound_ms(clock), run.cut)
 
 
 def _busiest_first(dispatched: Dispatched) -> list[int]:
@@ -269,9 +281,15 @@ def _busiest_first(dispatched: Dispatched) -> list[int]:
 
 
 def _joint_replica(  # noqa: PLR0913, PLR0917 - one part of the joint model
-    model: cp_model.CpModel, kind: ReplicaKind, work: Workload, runs: _Runs, known: Packing, horizon: int
+    model: cp_model.CpModel,
+    clock: _Clock,
+    kind: ReplicaKind,
+    work: Workload,
+    runs: _Runs,
+    known: Packing,
+    horizon: int,
 ) -> tuple[list[list[cp_model.IntVar]], cp_model.IntVar]:
-    costs = [_ticks(work.costs_ms[kind][first]) for first, _ in runs.runs]
+    costs = [clock.ticks(work.costs_ms[kind][first]) for first, _ in runs.runs]
     tokens = [work.items.tokens[first] for first, _ in runs.runs]
     known_slots = [items for _, items in sorted(zip(known.times_ms, known.micro_batches, strict=True), reverse=True)]
     counts: list[list[cp_model.IntVar]] = []
@@ -285,7 +303,7 @@ def _joint_replica(  # noqa: PLR0913, PLR0917 - one part of the joint model
             for run, (_, count) in enumerate(runs.runs)
         ]
         time = model.new_int_var(0, horizon, "")
-        model.add(time == _ticks(kind.c) * used + cp_model.LinearExpr.weighted_sum(slot, costs))
+        model.add(time == clock.ticks(kind.c) * used + cp_model.LinearExpr.weighted_sum(slot, costs))
         model.add(cp_model.LinearExpr.weighted_sum(slot, tokens) <= kind.max_tokens * used)
         model.add(largest >= time)
         if times:
@@ -314,7 +332,8 @@ def solve_dispatch(dispatched: Dispatched, work: Workload, limits: Limits) -> Im
     """
     model = cp_model.CpModel()
     runs = _Runs(work.items)
-    horizon = _ticks(dispatched.makespan_ms) + 1
+    clock = _Clock.for_makespan(dispatched.makespan_ms, COARSE)
+    horizon = clock.ticks(dispatched.makespan_ms) + 1
     makespan = model.new_int_var(0, horizon, "makespan")
     order = _busiest_first(dispatched)
     placed: list[list[cp_model.IntVar]] = []
@@ -322,7 +341,7 @@ def solve_dispatch(dispatched: Dispatched, work: Workload, limits: Limits) -> Im
     for replica in order:
         kind = dispatched.kinds[replica]
         held = [item for items in dispatched.packings[replica].micro_batches for item in items]
-        counts, load = _dispatch_replica(model, kind, work, runs, held, makespan)
+        counts, load = _dispatch_replica(model, clock, kind, work, runs, held, makespan)
         if previous is not None and previous[0] == kind:
             model.add(previous[1] >= load)
         previous = (kind, load)
@@ -338,20 +357,21 @@ def solve_dispatch(dispatched: Dispatched, work: Workload, limits: Limits) -> Im
             assigned[replica] = [
                 [item for index in range(len(runs.runs)) for item in runs.take(index, run.solver.value(counts[index]))]
             ]
-    return Improved(assigned, run.bound_ms, proven=False, cut_by_wall_clock=run.cut)
+    return Improved(assigned, run.bound_ms(clock), run.cut)
 
 
 def _dispatch_replica(  # noqa: PLR0913, PLR0917 - one part of the dispatch model
     model: cp_model.CpModel,
+    clock: _Clock,
     kind: ReplicaKind,
     work: Workload,
     runs: _Runs,
     held: Sequence[int],
     makespan: cp_model.IntVar,
 ) -> tuple[list[cp_model.IntVar], cp_model.IntVar]:
-    costs = [_ticks(work.costs_ms[kind][first]) for first, _ in runs.runs]
+    costs = [clock.ticks(work.costs_ms[kind][first]) for first, _ in runs.runs]
     tokens = [work.items.tokens[first] for first, _ in runs.runs]
-    c = _ticks(kind.c)
+    c = clock.ticks(kind.c)
     most = min(_most_micro_batches(kind, work.items), 4 + 4 * sum(work.items.tokens) // kind.max_tokens)
     counts = [
         model.new_int_var(0, count if tokens[run] <= kind.max_tokens else 0, "")

@@ -9,32 +9,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner_service.core.problem import Batch, ReplicaKind
+from planner_service.core.problem import Batch, ReplicaKind, Strategy
 
 MAX_ITEMS = 4096
 """Up to this many sequences each is an item by itself."""
 
-MAX_BUNDLES = 16_384
-"""About the most bundles; only a batch of more micro-batches than that has more."""
+MAX_BUNDLES = 8192
+"""About the most bundles made of a batch."""
 
 
-def bundle_tokens(num_tokens: int, smallest_limit: int) -> int:
-    """Choose how many tokens a bundle of short sequences may have.
-
-    An eighth of the smallest limit packs well; for very large batches a quarter, a half or a whole micro-batch keeps
-    the number of bundles down.
+def bundle_tokens(num_tokens: int, strategy: Strategy) -> int:
+    """Choose how many tokens a bundle of short sequences may have: no more than needed to keep bundles few.
 
     Parameters
     ----------
     num_tokens
         Occupied tokens of the batch.
-    smallest_limit
-        Smallest limit of the strategy, in tokens.
+    strategy
+        What the bundles are for: they are at most an eighth of its smallest limit, which packs well, or where that
+        were too many up to a whole limit.
     """
-    for part in (8, 4, 2):
-        if num_tokens * part <= MAX_BUNDLES * smallest_limit:
-            return max(1, smallest_limit // part)
-    return smallest_limit
+    needed = -(-num_tokens // MAX_BUNDLES)
+    smallest = min(kind.max_tokens for kind, _ in strategy.groups)
+    if needed <= smallest // 8:
+        return max(1, needed)
+    for part in (8, 4, 2, 1):
+        if num_tokens * part <= 4 * MAX_BUNDLES * smallest:
+            return smallest // part
+    return min(needed, strategy.max_tokens)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,10 @@ LIMIT_MULTIPLE_TOKENS = 128
 """Limits from the memory model are floored to a multiple of this."""
 
 
+MOST_TOKENS = 2**31 - 1
+"""No limit is larger: ``cu_seqlens`` are 32-bit."""
+
+
 @dataclass(frozen=True)
 class MemoryModel:
     """Coefficients of the memory of one GPU.
@@ -71,4 +75,5 @@ def max_tokens(model: MemoryModel, tp: int, pp: int, sharding: OptimizerSharding
     """
     free = model.memory_bytes - model.safety_bytes - model.context_bytes - state_bytes_of_gpu(model, tp, pp, sharding)
     bytes_per_token = model.num_layers * (model.hidden_size / tp) * model.activation_bytes[tp]
-    return math.floor(free / bytes_per_token / LIMIT_MULTIPLE_TOKENS) * LIMIT_MULTIPLE_TOKENS
+    tokens = free / bytes_per_token if free < bytes_per_token * MOST_TOKENS else MOST_TOKENS
+    return math.floor(tokens / LIMIT_MULTIPLE_TOKENS) * LIMIT_MULTIPLE_TOKENS

@@ -8,10 +8,16 @@ MANY_MICRO_BATCHES = 200
 """Beyond this many the bubble is a small share, and only the sorted orders are compared."""
 
 
+VERY_MANY_MICRO_BATCHES = 1000
+"""Beyond this many only the ascending order is simulated."""
+
+
 def _arrangements(micro_batches_ms: Sequence[float]) -> list[list[int]]:
     """Orders worth simulating: sorted either way, small ones at both ends, large ones at both ends."""
     ascending = sorted(range(len(micro_batches_ms)), key=lambda index: (micro_batches_ms[index], index))
     descending = ascending[::-1]
+    if len(ascending) > VERY_MANY_MICRO_BATCHES:
+        return [ascending]
     if len(ascending) > MANY_MICRO_BATCHES:
         return [ascending, descending]
     small_ends = ascending[0::2] + ascending[1::2][::-1]
@@ -45,5 +51,5 @@ def best_order(num_stages: int, micro_batches_ms: Sequence[float]) -> tuple[list
         simulated = simulate_1f1b(num_stages, [micro_batches_ms[index] for index in order])
         if best is None or simulated < best[1]:
             best = (order, simulated)
-    assert best is not None  # noqa: S101 - there are always two arrangements or more
+    assert best is not None  # noqa: S101 - there is always an arrangement
     return best

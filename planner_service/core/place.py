@@ -85,3 +85,16 @@ class _Nodes:
             node += 1
         self._first_with_room = node
         return range(first, first + size)
+
+
+def most_placeable(kind: ReplicaKind, num_gpus: int, gpus_per_node: int) -> int:
+    """Return how many replicas of one kind can be placed, possibly none."""
+    fits, too_many = 0, num_gpus // kind.num_ranks + 1
+    probe = too_many - 1
+    while too_many - fits > 1:
+        if place([kind] * probe, num_gpus, gpus_per_node) is not None:
+            fits = probe
+        else:
+            too_many = probe
+        probe = (fits + too_many) // 2
+    return fits

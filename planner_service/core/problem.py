@@ -94,6 +94,11 @@ class Strategy:
         """Longest sequence that some replica holds, in tokens."""
         return max(kind.max_tokens for kind, _ in self.groups)
 
+    @property
+    def mean_max_tokens(self) -> float:
+        """Mean limit of the replicas, in tokens."""
+        return sum(kind.max_tokens * num_replicas for kind, num_replicas in self.groups) / self.num_replicas
+
     def __str__(self) -> str:
         return ",".join(f"{kind.layout}x{num_replicas}" for kind, num_replicas in self.groups)
 
@@ -156,6 +161,11 @@ class Batch:
     def num_tokens(self) -> int:
         """The sequences' own tokens, padding left out."""
         return sum(row.length * row.count for row in self.rows)
+
+    @property
+    def num_occupied_tokens(self) -> int:
+        """Tokens that the sequences occupy, padding included."""
+        return sum(int(length) * int(count) for length, count in zip(self.lengths, self.counts, strict=True))
 
     @property
     def longest(self) -> int:

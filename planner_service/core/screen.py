@@ -54,28 +54,23 @@ def screen(problem: Problem) -> Screened:
     kinds = [kind for strategy in fitting for kind, _ in strategy.groups] or list(problem.kinds)
     largest = max(kinds, key=lambda kind: kind.max_tokens)
     batch, dropped = _admit(problem, largest.max_tokens, str(largest.layout))
-    num_tokens = int(batch.lengths @ batch.counts)
+    num_tokens = batch.num_occupied_tokens
     if num_tokens > MAX_MICRO_BATCHES * largest.max_tokens:
-        raise PlanningFault(
-            "batch-too-large",
-            f"the batch has {num_tokens} tokens, more than {MAX_MICRO_BATCHES} micro-batches of {largest.max_tokens} "
-            f"tokens hold, the most that layout {largest.layout} takes in one",
-            "plan a smaller global batch",
-            num_tokens=num_tokens,
-            limit=MAX_MICRO_BATCHES * largest.max_tokens,
-        )
+        raise _too_large(num_tokens, largest.max_tokens, f"layout {largest.layout}")
     usable: list[Strategy] = []
     for strategy in fitting:
-        if strategy.max_tokens >= batch.longest:
-            usable.append(strategy)
-        else:
-            passed_over.append(
-                (
-                    str(strategy),
-                    f"holds at most {strategy.max_tokens} tokens a micro-batch "
-                    f"but the longest sequence takes {batch.longest}",
-                )
+        if strategy.max_tokens < batch.longest:
+            reason = (
+                f"holds at most {strategy.max_tokens} tokens a micro-batch "
+                f"but the longest sequence takes {batch.longest}"
             )
+            passed_over.append((str(strategy), reason))
+        elif num_tokens > MAX_MICRO_BATCHES * strategy.mean_max_tokens:
+            passed_over.append((str(strategy), f"needs more than {MAX_MICRO_BATCHES} micro-batches"))
+        else:
+            usable.append(strategy)
+    if fitting and not usable:
+        raise _too_large(num_tokens, int(max(s.mean_max_tokens for s in fitting)), "the best of the candidates")
     return Screened(batch, dropped, tuple(usable), tuple(passed_over))
 
 
@@ -119,4 +114,15 @@ def _admit(problem: Problem, max_occupied: int, layout: str) -> tuple[Batch, tup
         limit=limit,
         layout=layout,
         num_over_long=num_over,
+    )
+
+
+def _too_large(num_tokens: int, max_tokens: int, whose: str) -> PlanningFault:
+    return PlanningFault(
+        "batch-too-large",
+        f"the batch has {num_tokens} tokens, more than {MAX_MICRO_BATCHES} micro-batches of {max_tokens} tokens hold, "
+        f"the limit of {whose}",
+        "plan a smaller global batch, or offer layouts with larger limits",
+        num_tokens=num_tokens,
+        limit=MAX_MICRO_BATCHES * max_tokens,
     )

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
 from planner_service.core.bounds import (
     RANKING_GROUPS,
-    RELATIVE_TOLERANCE,
     Fleet,
     LengthTable,
     all_strategies_bound,
@@ -20,6 +21,7 @@ from planner_service.core.bounds import (
 from planner_service.core.cpsat import (
     MAX_DISPATCH_VARIABLES,
     MAX_JOINT_VARIABLES,
+    MAX_MODEL_MS,
     Improved,
     Limits,
     dispatch_size,
@@ -37,6 +39,11 @@ from planner_service.core.screen import Screened
 from planner_service.core.solution import Bounds, Solution, finish
 
 LOCAL_SEARCH_STEPS = 400
+
+FEW_ITEMS = 32
+KICKS = 24
+STEPS_AFTER_KICK = 40
+"""Up to this few items the local search is repeated from so many random changes of its best assignment."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +66,13 @@ class Effort:
 class Candidate:
     """A strategy with its bound (ms) and the best assignment to it so far.
 
-    ``proven`` tells that no better assignment exists, ``by_cp_sat`` that CP-SAT found this one.
+    ``by_cp_sat`` tells that CP-SAT found the assignment.
     """
 
     strategy: Strategy
     bound_ms: float
     dispatched: Dispatched
     by_cp_sat: bool = False
-    proven: bool = False
 
 
 class Search:
@@ -80,8 +86,8 @@ class Search:
         self.cut = False
         self.table = LengthTable.of(problem.kinds, self.batch)
         self.ranking = LengthTable.of(problem.kinds, self.batch, RANKING_GROUPS)
-        self.num_occupied = int(self.batch.lengths @ self.batch.counts)
-        self.all_ms = self.table.floor_ms * (1 - RELATIVE_TOLERANCE)  # until the bound over all strategies is known
+        self.num_occupied = self.batch.num_occupied_tokens
+        self.all_ms = all_strategies_bound(self.ranking, problem.num_gpus, (0.0, 1.0))  # a first one, from few groups
         self.scope_is_all = not problem.candidates
         self._items: dict[int, Items] = {}
         self._workloads: dict[Strategy, Workload] = {}
@@ -95,8 +101,7 @@ class Search:
     def work(self, strategy: Strategy) -> Workload:
         """Items of the batch, bundled for the strategy's limits where there are very many, with their costs."""
         if strategy not in self._workloads:
-            smallest = min(kind.max_tokens for kind, _ in strategy.groups)
-            most = bundle_tokens(self.num_occupied, smallest) if self.batch.num_sequences > MAX_ITEMS else 0
+            most = bundle_tokens(self.num_occupied, strategy) if self.batch.num_sequences > MAX_ITEMS else 0
             if most not in self._items:
                 self._items[most] = items_of(self.batch, most)
             self._workloads[strategy] = Workload.of(self._items[most], tuple(kind for kind, _ in strategy.groups))
@@ -132,7 +137,7 @@ class Search:
             for strategy in strategies
             if strategy not in built
         ]
-        for bound, strategy in sorted(ranked, key=lambda pair: pair[0]):
+        for bound, strategy in sorted(ranked, key=lambda pair: (pair[0], str(pair[1]))):
             if bound >= best or (candidates and not self.may_go_on()):
                 break
             dispatched = pack_all(strategy, self.work(strategy), longest_first(strategy, self.work(strategy)))
@@ -141,7 +146,7 @@ class Search:
                 report(candidates[0])
                 self.all_ms = max(self.all_ms, all_strategies_bound(self.table, self.problem.num_gpus))
             best = min(best, dispatched.makespan_ms)
-        return sorted(candidates, key=lambda candidate: candidate.dispatched.makespan_ms)
+        return sorted(candidates, key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
 
     def bound_all_strategies(self) -> None:
         """Tighten the bound over all strategies by linear programming; pays where it is what the gap refers to."""
@@ -157,14 +162,24 @@ class Search:
         return replace(candidate, bound_ms=max(candidate.bound_ms, value))
 
     def improve_locally(self, candidate: Candidate) -> Candidate:
-        """Move and swap items from the slowest replica."""
-        improver = Improver(self.work(candidate.strategy), candidate.dispatched, self.may_go_on)
-        return replace(candidate, dispatched=improver.run(self.target_ms(candidate), LOCAL_SEARCH_STEPS))
+        """Move and swap items from the slowest replica; from there again after random kicks while items are few."""
+        work, target_ms = self.work(candidate.strategy), self.target_ms(candidate)
+        best = Improver(work, candidate.dispatched, self.may_go_on).run(target_ms, LOCAL_SEARCH_STEPS)
+        generator = np.random.default_rng(self.problem.options.seed)
+        for _ in range(KICKS if len(work.items) <= FEW_ITEMS else 0):
+            if best.makespan_ms <= target_ms or not self.may_go_on():
+                break
+            kicked = pack_all(candidate.strategy, work, _kicked(best, work, generator))
+            found = Improver(work, kicked, self.may_go_on).run(target_ms, STEPS_AFTER_KICK)
+            if found.makespan_ms < best.makespan_ms * (1 - 1e-12):
+                best = found
+        return replace(candidate, dispatched=best)
 
     def improve_by_cp_sat(self, candidate: Candidate, deterministic_s: float) -> Candidate:
         """Search with CP-SAT from the candidate as hint: the joint model where it is small, else dispatch."""
         dispatched, work = candidate.dispatched, self.work(candidate.strategy)
-        if candidate.dispatched.makespan_ms <= self.target_ms(candidate) or not self.may_go_on():
+        makespan_ms = candidate.dispatched.makespan_ms
+        if makespan_ms <= self.target_ms(candidate) or makespan_ms > MAX_MODEL_MS or not self.may_go_on():
             return candidate
         limits = Limits(deterministic_s, self.effort.remaining_ms() / 1000, self.problem.options.seed)
         if joint_size(dispatched, work.items) <= MAX_JOINT_VARIABLES:
@@ -181,7 +196,7 @@ class Search:
         self.cut = self.cut or improved.cut_by_wall_clock
         if self.work(candidate.strategy).items.are_single:  # what holds for bundles need not hold for their sequences
             bound_ms = max(candidate.bound_ms, improved.bound_ms)
-            candidate = replace(candidate, bound_ms=bound_ms, proven=improved.proven)
+            candidate = replace(candidate, bound_ms=bound_ms)
         if improved.assigned is None:
             return candidate
         work, kinds = self.work(candidate.strategy), candidate.dispatched.kinds
@@ -212,7 +227,6 @@ class Search:
             scope="all-strategies" if self.scope_is_all else "strategy",
             all_strategies_ms=self.all_ms,
             solved_by="cp-sat" if candidate.by_cp_sat else "heuristic",
-            proven=candidate.proven and not self.scope_is_all,
             cut_by_wall_clock=self.cut,
         )
         return finish(
@@ -223,6 +237,18 @@ class Search:
             self.work(candidate.strategy).items,
             bounds,
         )
+
+
+def _kicked(dispatched: Dispatched, work: Workload, generator: np.random.Generator) -> list[list[int]]:
+    """Move a few random items to random replicas that hold them."""
+    held = [[item for items in packing.micro_batches for item in items] for packing in dispatched.packings]
+    for item in generator.choice(len(work.items), size=min(3, len(work.items)), replace=False):
+        able = [j for j, kind in enumerate(dispatched.kinds) if work.items.tokens[item] <= kind.max_tokens]
+        for items in held:
+            if item in items:
+                items.remove(item)
+        held[able[int(generator.integers(len(able)))]].append(int(item))
+    return held
 
 
 def _with_the_rest(dispatched: Dispatched, part: LongPart, improved: Improved) -> Improved:

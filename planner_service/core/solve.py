@@ -11,11 +11,12 @@ from planner_service.core.baselines import items_in_arrival_order, plain_loader
 from planner_service.core.bounds import LengthTable, all_strategies_bound, strategy_bound
 from planner_service.core.cpsat import weights_by_lp
 from planner_service.core.dispatch import pack_all
+from planner_service.core.faults import PlanningFault
 from planner_service.core.items import Items, Workload
-from planner_service.core.place import place
+from planner_service.core.place import most_placeable
 from planner_service.core.problem import Batch, Problem, Strategy
 from planner_service.core.propose import generate
-from planner_service.core.screen import Screened, screen
+from planner_service.core.screen import MAX_MICRO_BATCHES, Screened, screen
 from planner_service.core.select import Candidate, Effort, Search
 from planner_service.core.solution import Bounds, Solution, finish
 
@@ -53,7 +54,9 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     candidates = search.construct(screened.usable or _homogeneous(problem, screened.batch), report)
     if not screened.usable and search.may_go_on():
         generated = [
-            strategy for strategy in generate(search.ranking, problem.num_gpus) if search.may_be_placed(strategy)
+            strategy
+            for strategy in generate(search.ranking, problem.num_gpus)
+            if search.may_be_placed(strategy) and search.num_occupied <= MAX_MICRO_BATCHES * strategy.mean_max_tokens
         ]
         candidates = search.construct(generated, report, candidates)
         search.bound_all_strategies()
@@ -66,7 +69,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
         improved = search.improve_locally(bounded)
         contenders.append(improved)
         best_ms = min(best_ms, improved.dispatched.makespan_ms)
-    contenders.sort(key=lambda candidate: candidate.dispatched.makespan_ms)
+    contenders.sort(key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
     report(contenders[0])
     return search.solution(_polish(search, contenders))
 
@@ -74,7 +77,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
 def _polish(search: Search, contenders: Sequence[Candidate]) -> Candidate:
     """Spend the CP-SAT budget on the best candidate, then on those whose bound still lies below it."""
     best = contenders[0]
-    share = search.effort.deterministic_s / 2
+    share = search.effort.deterministic_s
     for index, candidate in enumerate(contenders):
         if index and candidate.bound_ms >= best.dispatched.makespan_ms:
             continue
@@ -86,18 +89,29 @@ def _polish(search: Search, contenders: Sequence[Candidate]) -> Candidate:
 
 
 def _homogeneous(problem: Problem, batch: Batch) -> list[Strategy]:
-    """Homogeneous strategies that hold the batch, smallest replicas first."""
+    """Homogeneous strategies that hold the batch, of as many replicas as can be placed, smallest replicas first.
+
+    Raises
+    ------
+    PlanningFault
+        If there are none.
+    """
     kinds = sorted(problem.kinds, key=lambda kind: (kind.num_ranks, kind.layout))
-    strategies = [
-        Strategy.of([(kind, problem.num_gpus // kind.num_ranks)])
-        for kind in kinds
-        if batch.longest <= kind.max_tokens and kind.num_ranks <= problem.num_gpus
-    ]
-    return [
-        strategy
-        for strategy in strategies
-        if place(strategy.replicas, problem.num_gpus, problem.gpus_per_node) is not None
-    ]
+    strategies: list[Strategy] = []
+    for kind in kinds:
+        if batch.longest <= kind.max_tokens and batch.num_occupied_tokens <= MAX_MICRO_BATCHES * kind.max_tokens:
+            num_replicas = most_placeable(kind, problem.num_gpus, problem.gpus_per_node)
+            if num_replicas:
+                strategies.append(Strategy.of([(kind, num_replicas)]))
+    if not strategies:
+        raise PlanningFault(
+            "no-usable-strategy",
+            f"no layout that holds the longest sequence, of {batch.longest} tokens, can be placed on "
+            f"{problem.num_gpus} GPUs in nodes of {problem.gpus_per_node}",
+            "use more GPUs, or layouts whose tensor-parallel groups fit into nodes",
+            num_gpus=problem.num_gpus,
+        )
+    return strategies
 
 
 def _all_idle(problem: Problem, screened: Screened) -> Solution:
@@ -105,7 +119,7 @@ def _all_idle(problem: Problem, screened: Screened) -> Solution:
     strategy = (screened.usable or _homogeneous(problem, screened.batch))[0]
     nothing = Items((), (), (), ())
     dispatched = pack_all(strategy, Workload.of(nothing, strategy.replicas), [[]] * strategy.num_replicas)
-    bounds = Bounds(0.0, "strategy", 0.0, "heuristic", proven=True, cut_by_wall_clock=False)
+    bounds = Bounds(0.0, "strategy", 0.0, "heuristic", cut_by_wall_clock=False)
     return finish(problem, screened, strategy, dispatched, nothing, bounds)
 
 
@@ -120,7 +134,6 @@ def _plain(problem: Problem, screened: Screened) -> Solution:
         "strategy",
         all_strategies_bound(table, problem.num_gpus),
         "heuristic",
-        proven=False,
         cut_by_wall_clock=False,
     )
     return finish(problem, screened, strategy, plain_loader(strategy, items), items, bounds, keep_order=True)

@@ -43,10 +43,11 @@ def violations(problem: Problem, solution: Solution) -> Iterator[str]:
     for index, replica in enumerate(solution.replicas):
         yield from _replica(problem, index, replica)
     yield from _figures(solution)
+    yield from _strategy(problem, solution)
 
 
 def _close(figure: float, truth: float) -> bool:
-    return abs(figure - truth) <= RELATIVE_ERROR * max(1.0, abs(truth))
+    return abs(figure - truth) <= RELATIVE_ERROR * max(1e-9, abs(truth))
 
 
 def _occupied(length: int, alignment: int) -> int:
@@ -58,9 +59,12 @@ def _conservation(problem: Problem, solution: Solution) -> Iterator[str]:
     for row in problem.batch.rows:
         given[row.source, row.length] += row.count
     found: Counter[tuple[str, int]] = Counter()
+    longest = problem.options.max_length
     for replica in solution.replicas:
         for micro_batch in replica.micro_batches:
             for row in micro_batch.rows:
+                if longest is not None and row.length > longest:
+                    yield f"a sequence of {row.length} tokens is placed although the longest allowed is {longest}"
                 if row.count < 1:
                     yield f"a micro-batch names {row.count} sequences of {row.length} tokens of {row.source}"
                 found[row.source, row.length] += row.count
@@ -75,6 +79,8 @@ def _dropped(problem: Problem, solution: Solution) -> Iterator[str]:
     options = problem.options
     held = max((replica.kind.max_tokens for replica in solution.replicas), default=0)
     for row in solution.dropped:
+        if row.count < 1:
+            yield f"{row.count} sequences of {row.length} tokens of {row.source} are listed as dropped"
         if options.over_long != "drop":
             yield f"a sequence of {row.length} tokens was dropped although the policy is {options.over_long}"
         within = options.max_length is None or row.length <= options.max_length
@@ -94,11 +100,11 @@ def _placement(problem: Problem, solution: Solution) -> Iterator[str]:
             if rank in seen:
                 yield f"rank {rank} is in two replicas"
             seen.add(rank)
-        if layout.tp <= problem.gpus_per_node:
-            for first in range(0, len(replica.ranks), layout.tp):
-                group = replica.ranks[first : first + layout.tp]
-                if len({rank // problem.gpus_per_node for rank in group}) != 1:
-                    yield f"replica {index} has a tensor-parallel group across nodes: {group}"
+        fewest_nodes = (layout.tp + problem.gpus_per_node - 1) // problem.gpus_per_node
+        for first in range(0, len(replica.ranks), layout.tp):
+            group = replica.ranks[first : first + layout.tp]
+            if len({rank // problem.gpus_per_node for rank in group}) > fewest_nodes:
+                yield f"replica {index} has a tensor-parallel group across nodes: {group}"
 
 
 def _micro_batch_time(replica: PlannedReplica, micro_batch: PlannedMicroBatch, alignment: int) -> float:
@@ -142,8 +148,22 @@ def _figures(solution: Solution) -> Iterator[str]:
         yield f"the plan says {solution.makespan_ms} ms but its slowest replica takes {makespan}"
     if not _close(solution.simulated_ms, simulated):
         yield f"the plan says {solution.simulated_ms} ms simulated but its slowest replica takes {simulated}"
-    if solution.lower_bound_ms > solution.makespan_ms * (1 + RELATIVE_ERROR):
-        yield f"the bound {solution.lower_bound_ms} ms lies above the makespan {solution.makespan_ms} ms"
+    for bound in (solution.lower_bound_ms, solution.all_strategies_bound_ms):
+        if not 0 <= bound <= solution.makespan_ms * (1 + RELATIVE_ERROR):  # false for NaN too
+            yield f"the bound {bound} ms lies above the makespan {solution.makespan_ms} ms or is no time"
+    if solution.optimal and solution.makespan_ms > solution.lower_bound_ms * (1 + 10 * RELATIVE_ERROR):
+        yield f"the plan of {solution.makespan_ms} ms is called optimal with a bound of {solution.lower_bound_ms} ms"
+
+
+def _strategy(problem: Problem, solution: Solution) -> Iterator[str]:
     groups = Counter(replica.kind for replica in solution.replicas)
     if groups != Counter(dict(solution.strategy.groups)):
         yield f"the replicas are not those of the strategy {solution.strategy}"
+    if problem.candidates and solution.strategy not in problem.candidates:
+        yield f"the strategy {solution.strategy} is none of the candidates"
+    for kind in groups:
+        if kind not in problem.kinds:
+            yield f"layout {kind.layout} does not have the costs and the limit that were given"
+    scope = "strategy" if problem.candidates or problem.options.method == "plain" else "all-strategies"
+    if solution.bound_scope != scope and solution.makespan_ms > 0:
+        yield f"the bound is said to cover {solution.bound_scope} but it was computed for {scope}"

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner_client.contract import Plan, PlanRequest
+from planner_client.contract import Plan, PlanOptions, PlanRequest
 from planner_client.errors import BadAnswer, DeadlineExceeded, HydraulisError, PlannerUnavailable, RequestRefused
-from planner_client.flow import RETRIED_STATUSES, Answer, Ask, Failure, Pause, Query, RetryPolicy, call, check_answers
+from planner_client.flow import RETRIED_STATUSES, Answer, Ask, Failure, Pause, Query, RetryPolicy, call
+from planner_client.plan_check import check_answers
 
 PLAIN = RetryPolicy(max_attempts=4, first_pause_s=1.0, max_pause_s=3.0, jitter=lambda: 1.0)
 OK = Answer(200, {}, b"{}")
@@ -168,7 +169,13 @@ def test_pauses_are_bounded_and_never_shorter_than_asked_for(attempt: int, jitte
 
 
 REQUEST = PlanRequest.model_validate(
-    {"profile": "p", "num_gpus": 2, "iteration": 4, "lengths": {"a": [5, 5], "b": [7]}}
+    {
+        "profile": "p",
+        "num_gpus": 2,
+        "iteration": 4,
+        "lengths": {"a": [5, 5], "b": [7]},
+        "options": {"over_long": "drop"},
+    }
 )
 
 
@@ -212,8 +219,13 @@ def test_a_plan_for_the_request_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"iteration": 5}, "asked for iteration 4"),
-        ({"num_gpus": 3}, "on 2 GPUs"),
+        ({"iteration": 5}, "iteration is 5 but 4 was asked for"),
+        ({"num_gpus": 3}, "num_gpus is 3 but 2"),
+        ({"alignment": 2}, "alignment is 2 but 1"),
+        ({"profile": "q"}, "profile is 'q' but 'p'"),
+        ({"num_tokens": 11}, "says 2 sequences of 11 tokens but places 2 of 10"),
+        ({"num_sequences": 3}, "says 3 sequences"),
+        ({"lower_bound_ms": 2.0, "gap": 0.0, "bound_scope": "strategy"}, "bound of 2.0 ms lies above"),
         ({"dropped": []}, "source 'b' gave 1 sequences of 7 tokens, but the plan holds 0"),
         ({"dropped": [{"source": "b", "length": 7, "count": 2}]}, "but the plan holds 2"),
         ({"replicas": []}, "source 'a' gave 2 sequences of 5 tokens, but the plan holds 0"),
@@ -222,3 +234,33 @@ def test_a_plan_for_the_request_is_accepted() -> None:
 def test_a_sealed_plan_for_something_else_is_a_bad_answer(changes: dict[str, object], said: str) -> None:
     with pytest.raises(BadAnswer, match=said):
         check_answers(plan(**changes), REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_tokens": 9}, "micro-batch 0 of replica 0 has 10 tokens but its replica holds 9"),
+        ({"ranks": [2]}, "rank 2 of 2 GPUs"),
+        ({"ranks": [0, 1]}, "has 2 ranks but its layout takes 1"),
+        ({"tp": 2, "ranks": [1, 1]}, "rank 1 is in the plan twice"),
+        ({"tp": 8}, "has 1 ranks but its layout takes 8"),
+    ],
+)
+def test_a_sealed_plan_whose_replica_cannot_be_run_is_a_bad_answer(changes: dict[str, object], said: str) -> None:
+    replica = plan().model_dump()["replicas"][0]
+    with pytest.raises(BadAnswer, match=said):
+        check_answers(plan(replicas=[{**replica, **changes}]), REQUEST)
+
+
+def test_a_plan_that_drops_what_must_not_be_dropped_is_a_bad_answer() -> None:
+    strict = REQUEST.model_copy(update={"options": PlanOptions()})
+    with pytest.raises(BadAnswer, match="drops a sequence of 7 tokens"):
+        check_answers(plan(), strict)
+
+
+def test_a_micro_batch_with_false_token_counts_is_a_bad_answer() -> None:
+    replica = plan().model_dump()["replicas"][0]
+    (micro_batch,) = replica["micro_batches"]
+    for changes in ({"num_tokens": 9}, {"num_padding_tokens": 1}):
+        with pytest.raises(BadAnswer, match="tokens of sequences and padding but has 10"):
+            check_answers(plan(replicas=[{**replica, "micro_batches": [{**micro_batch, **changes}]}]), REQUEST)

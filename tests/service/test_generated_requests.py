@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 from served_planner import ServedPlanner
 
 from planner_client.contract import FaultCode, Plan, PlanRequest
-from planner_client.flow import check_answers
+from planner_client.plan_check import check_answers
 
 NUM_EXAMPLES = 30
 DEADLINE_MS = 100

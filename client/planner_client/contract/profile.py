@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from planner_client.contract.scalars import (
+    Coefficient,
     Degree,
     LengthTokens,
     NonNegativeFloat,
@@ -75,15 +76,19 @@ class LayoutCost(Sent):
     tp: Degree
     cp: Degree = 1
     pp: Degree
-    a_ms_per_token2: NonNegativeFloat
-    b_ms_per_token: NonNegativeFloat
-    c_ms: NonNegativeFloat
+    a_ms_per_token2: Coefficient
+    b_ms_per_token: Coefficient
+    c_ms: Coefficient
     max_tokens: LengthTokens | None = None
     fit: Fit | None = None
 
 
 class Profile(Sent):
-    """Costs and limits of every layout of one model on one type of GPU."""
+    """Costs and limits of every layout of one model on one type of GPU.
+
+    ``heterogeneous_sync_ms`` and ``fewest_useful_tokens_by_tp`` came with the published profiles and are kept for the
+    record; the published planner does not use them, and neither does this one. ``sync_ms`` is what plans report.
+    """
 
     name: ProfileName
     source: Text

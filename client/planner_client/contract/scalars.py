@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 MAX_LENGTH_TOKENS = 2**31 - 1
 """Longest sequence, in tokens: ``cu_seqlens`` are int32 in every varlen attention kernel."""
@@ -30,6 +30,11 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _negligible_is_zero(value: float) -> float:
+    """Keep subnormal numbers out of divisions."""
+    return value if value >= 1e-20 else 0.0
+
+
 _NotBool = BeforeValidator(_refuse_bool)
 
 LengthTokens = Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS, strict=True)]
@@ -38,8 +43,10 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 PositiveInt = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE, strict=True)]
 NumGpus = Annotated[int, Field(ge=1, le=MAX_GPUS, strict=True)]
-NonNegativeFloat = Annotated[float, _NotBool, Field(ge=0, le=1e15, allow_inf_nan=False)]
-PositiveFloat = Annotated[float, _NotBool, Field(gt=0, le=1e15, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), _NotBool]
+PositiveFloat = Annotated[float, Field(ge=1e-9, le=1e15, allow_inf_nan=False), _NotBool]
+Coefficient = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), _NotBool, AfterValidator(_negligible_is_zero)]
+"""Cost of a micro-batch, a token or a token squared, in ms; what is below 1e-20 is taken for 0."""
 SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
