@@ -118,21 +118,31 @@ def _first_error(error: "ValidationError") -> str:
 def _profile(name_or_file: str) -> "Profile":
     from pathlib import Path  # noqa: PLC0415 - keeps `hydraulis --help` fast
 
+    from pydantic import ValidationError  # noqa: PLC0415
+
     from planner_client.contract import Profile  # noqa: PLC0415
     from planner_service.profiles import builtin_profiles  # noqa: PLC0415
 
     known = builtin_profiles()
     if name_or_file in known:
         return known[name_or_file]
-    if not name_or_file.endswith(".json"):
+    if not Path(name_or_file).is_file() and not name_or_file.endswith(".json"):
         raise ValueError(
-            f"there is no profile {name_or_file!r}; use {', '.join(known)}, or a .json file that holds a profile"
+            f"there is no profile {name_or_file!r}; use {', '.join(known)}, or a JSON file that holds a profile"
         )
     try:
         content = Path(name_or_file).read_bytes()
     except OSError as error:
         raise ValueError(f"profile {name_or_file} cannot be read: {error.strerror}") from error
-    return Profile.model_validate_json(content)
+    try:
+        return Profile.model_validate_json(content)
+    except ValidationError as error:
+        hint = (
+            "; it holds raw samples, which a planner service fits (POST /v1/profiles)"
+            if b'"samples"' in content
+            else ""
+        )
+        raise ValueError(f"profile {name_or_file} cannot be used: {_first_error(error)}{hint}") from error
 
 
 def _optimizer_layout(text: str | None) -> dict[str, int] | None:

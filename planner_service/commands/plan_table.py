@@ -26,6 +26,7 @@ def show_plan(plan: Plan, console: Console | None = None) -> None:
     out = console or Console()
     out.print(_replicas(plan))
     out.print(_summary(plan))
+    out.print(f"[bold]digest[/bold] {plan.digest}", soft_wrap=True, highlight=False)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -106,6 +107,11 @@ def _summary(plan: Plan) -> Table:
     table.add_row(
         "planning", f"{plan.planning_ms:,.0f} ms" + (", cut by the deadline" if plan.cut_by_wall_clock else "")
     )
+    idle = plan.num_gpus - plan.num_ranks
+    if idle:
+        table.add_row("idle GPUs", f"{idle:,} of {plan.num_gpus:,} are in no replica of this strategy")
+    if plan.num_sequences == 0:
+        table.add_row("note", "there is nothing to plan: the batch is empty, so every replica is idle")
     if plan.sync_ms:
         table.add_row("sync", f"{plan.sync_ms:,.1f} ms on top of the makespan")
     if plan.dropped:
@@ -114,5 +120,4 @@ def _summary(plan: Plan) -> Table:
         table.add_row("dropped", f"{dropped:,} over-long sequences, the longest of {longest:,} tokens")
     for entry in plan.passed_over:
         table.add_row("passed over", f"{entry.strategy} {entry.reason}")
-    table.add_row("digest", plan.digest)
     return table

@@ -87,6 +87,16 @@ def test_the_documented_measurement_works(tmp_path: Path) -> None:
     assert len(json.loads(output.read_text())["layouts"][0]["samples"]) == 8
 
 
+def test_the_documented_profile_can_be_planned_with(tmp_path: Path) -> None:
+    (profile,) = re.findall(r"```json profile\n(.*?)```", USAGE, re.DOTALL)
+    (tmp_path / "mine.json").write_text(profile)
+    (tmp_path / "lengths.txt").write_text("40000\n" + "500\n" * 200)
+    done = _run(
+        shlex.split(f"hydraulis plan --profile {tmp_path / 'mine.json'} --gpus 16 --lengths {tmp_path / 'lengths.txt'}")
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_documented_error_is_the_real_one(url: str) -> None:
     (documented,) = re.findall(r"```json\n(.*?)```", USAGE, re.DOTALL)
     body = {"profile": "llama-32b-a800-80g", "num_gpus": 64, "lengths": [50000]}
