@@ -5,10 +5,12 @@ caller while the ranks run; the first fault of any rank ends them all and reache
 """
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import queue
 import socket
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -132,6 +134,7 @@ def _enter(rank: int, launch: _Launch, inbox: "Queue[Any]") -> None:
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     _stay_on_this_machine()
+    _end_with_the_parent()
     try:
         dist.init_process_group(
             "gloo",
@@ -151,6 +154,19 @@ def _enter(rank: int, launch: _Launch, inbox: "Queue[Any]") -> None:
     inbox.join_thread()
 
 
+def _end_with_the_parent() -> None:
+    """End this rank when the process that started it is gone, however it ended."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-the-parent", daemon=True).start()
+
+
 def _stay_on_this_machine() -> None:
     """Let gloo use the loopback address: a machine's own name may resolve to none that it can reach."""
     if "GLOO_SOCKET_IFNAME" not in os.environ and any(name == "lo" for _, name in socket.if_nameindex()):
@@ -161,6 +177,7 @@ def _collect(
     context: "ProcessContext", inbox: "Queue[Any]", timeout_s: float, on_event: Callable[[Any], None] | None
 ) -> list[Any]:
     results: dict[int, Any] = {}
+    ended: set[int] = set()
     num_ranks = len(context.processes)
     ends_at = time.monotonic() + timeout_s
     while len(results) < num_ranks:
@@ -169,7 +186,7 @@ def _collect(
         try:
             message = inbox.get(timeout=_POLL_S)
         except queue.Empty:
-            _check_alive(context, results)
+            _check_alive(context, results, ended)
             continue
         if isinstance(message, _Event) and on_event is not None:
             on_event(message.value)
@@ -199,8 +216,13 @@ def _failure(first: _Fault, inbox: "Queue[Any]") -> RanksFailed:
     return failure
 
 
-def _check_alive(context: "ProcessContext", results: dict[int, Any]) -> None:
+def _check_alive(context: "ProcessContext", results: dict[int, Any], ended: set[int]) -> None:
+    """Raise if a rank is gone without a result; one that left in good order gets one more look at its messages."""
     for rank, process in enumerate(context.processes):
+        if rank not in results and process is not None and process.exitcode == 0:
+            if rank in ended:
+                raise RanksFailed(f"rank {rank} ended without a result, or with one that cannot be pickled", {})
+            ended.add(rank)
         if rank not in results and process is not None and process.exitcode not in (None, 0):
             raise RanksFailed(
                 f"rank {rank} died with exit code {process.exitcode} and left no message; "

@@ -59,8 +59,8 @@ def ask(all_lengths: list[list[int]], iteration: int) -> Plan | HydraulisError:
         lengths={f"rank-{rank}": lengths for rank, lengths in enumerate(all_lengths)},
     )
     try:
-        with PlannerClient(PLANNER_URL, timeout_s=10) as planner:
-            return planner.plan(request)
+        with PlannerClient(PLANNER_URL) as planner:
+            return planner.plan(request, timeout_s=10)
     except HydraulisError as failure:  # shared with all ranks, which raise it
         return failure
 

@@ -66,6 +66,7 @@ def _run(settings: DemoSettings, *, as_json: bool) -> None:
     except (OSError, ValueError) as refused:
         _end(2, str(refused))
     signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGHUP, _leave)
     try:
         outcome = run_demo(settings, corpus, display)
     except (ServiceUnavailable, RanksFailed, HydraulisError, OSError, ValueError) as fault:

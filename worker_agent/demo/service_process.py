@@ -1,6 +1,8 @@
 """The planner as a second process: started, awaited, and stopped whatever happens."""
 
+import ctypes
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +41,10 @@ def _installed(name: str) -> bool:
     return True
 
 
+_PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>."""
+
+
 @contextmanager
 def running_service(database: Path, *, timeout_s: float = START_TIMEOUT_S) -> Iterator[str]:
     """Run ``hydraulis serve`` on a free port of this machine and yield its URL; it is stopped on leaving.
@@ -61,12 +67,19 @@ def running_service(database: Path, *, timeout_s: float = START_TIMEOUT_S) -> It
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_end_with_the_parent,  # noqa: PLW1509 - it makes one system call and takes no lock
     )
     output = _Output(process)
     try:
         yield output.listening_url(timeout_s)
     finally:
         _stop(process)
+
+
+def _end_with_the_parent() -> None:
+    """Have Linux stop the service when the demo is gone, however it ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class _Output:

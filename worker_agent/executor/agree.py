@@ -86,12 +86,13 @@ def agree_on_plan(plan: Plan, terms: Mapping[str, object], fault: Exception | No
     RankLost
         If a rank died or did not arrive within the group's timeout.
     """
-    plan_digest = hashlib.sha256(plan.digest.encode()).digest()
+    digest = _digest_of(plan)
+    plan_digest = hashlib.sha256(digest.encode()).digest()
     terms_digest = hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).digest()
     own = plan_digest + terms_digest + bytes([fault is not None])
     gathered = gather_bytes(own, group, "comparing plans")
     if len({digests[: 2 * _DIGEST_BYTES] for digests in gathered}) > 1:
-        _raise_disagreement(plan, terms, gathered, group)
+        _raise_disagreement(digest, terms, gathered, group)
     if any(digests[-1] for digests in gathered):
         _raise_failure(fault, "preparing the iteration", group)
 
@@ -134,9 +135,16 @@ def _broadcast(kind: int, body: bytes, group: Group, decider: int) -> tuple[int,
     return kind, bytes(content.cpu().numpy())
 
 
-def _raise_disagreement(plan: Plan, terms: Mapping[str, object], gathered: list[bytes], group: Group) -> None:
+def _digest_of(plan: object) -> str:
+    """Digest of what this rank would act on, computed anew: a plan may have been changed since it was read."""
+    if isinstance(plan, Plan):
+        return plan.expected_digest()
+    return f"a {type(plan).__name__} and no plan"
+
+
+def _raise_disagreement(digest: str, terms: Mapping[str, object], gathered: list[bytes], group: Group) -> None:
     """Name what differs; the plans' digests and the terms travel once more, since only hashes were compared."""
-    digests = tuple(_gather_text(plan.digest, group))
+    digests = tuple(_gather_text(digest, group))
     if len(set(digests)) > 1:
         listed = ", ".join(f"rank {rank} has {digest}" for rank, digest in enumerate(digests))
         raise PlanDisagreement(
@@ -152,14 +160,21 @@ def _raise_disagreement(plan: Plan, terms: Mapping[str, object], gathered: list[
 
 
 def _raise_failure(fault: Exception | None, doing: str, group: Group) -> None:
-    own = "" if fault is None else f"{type(fault).__name__}: {fault}"
+    own = "" if fault is None else f"{type(fault).__name__}: {_text_of(fault)}"
     texts = _gather_text(own, group)
     messages = {rank: text for rank, text in enumerate(texts) if text}
     listed = "; ".join(f"rank {rank}: {text}" for rank, text in messages.items())
     raise IterationFailed(f"{len(messages)} of {len(texts)} ranks failed while {doing}: {listed}", messages) from fault
 
 
+def _text_of(fault: Exception) -> str:
+    try:
+        return str(fault)
+    except Exception as unspeakable:  # noqa: BLE001 - whatever its own text raises, the other ranks must hear of it
+        return f"(its text cannot be had: {type(unspeakable).__name__})"
+
+
 def _gather_text(text: str, group: Group) -> list[str]:
-    padded = text.encode()[:MAX_FAULT_BYTES].ljust(MAX_FAULT_BYTES, b"\0")
+    padded = text.encode(errors="backslashreplace")[:MAX_FAULT_BYTES].ljust(MAX_FAULT_BYTES, b"\0")
     gathered = gather_bytes(padded, group, "telling the other ranks what failed")
     return [other.rstrip(b"\0").decode(errors="ignore") for other in gathered]

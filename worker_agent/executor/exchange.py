@@ -107,14 +107,22 @@ class SequenceExchange:
         device
             Where the micro-batches are wanted.
         """
+        return self.micro_batches(self.exchange_tokens(), device)
+
+    def exchange_tokens(self) -> Tensor:
+        """Send this rank's sequences to where they are computed; return the tokens received, in order of arrival."""
         leg = self._outward
-        received = exchange_rows(
+        return exchange_rows(
             self._send_buffer,
             leg.send_tokens.tolist(),
             leg.receive_tokens.tolist(),
             self._group,
             "exchanging sequences",
         )
+
+    def micro_batches(self, received: Tensor, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
+        """Cut received tokens into this rank's micro-batches; involves no other rank."""
+        leg = self._outward
         if not self._micro_batches:
             return ()
         by_arrival = torch.split(received, self._lengths[leg.received_rows].tolist())

@@ -39,12 +39,38 @@ class FlatGradients:
             for part, parameter in zip(torch.split(self.flat, sizes), self._parameters, strict=True)
         ]
 
+    def check(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Refuse to go on if the trained weights are no longer those the buffer was made for.
+
+        Raises
+        ------
+        ValueError
+            If weights were frozen, unfrozen, replaced, or moved to another dtype or device since.
+        """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        same = len(trained) == len(self._parameters) and all(
+            now is before and now.dtype == self.flat.dtype and now.device == self.flat.device
+            for now, before in zip(trained, self._parameters, strict=True)
+        )
+        if not same:
+            raise ValueError(
+                "the model's trained weights were frozen, unfrozen, replaced or moved since the runner was built; "
+                "build a new IterationRunner after such a change"
+            )
+
+    def checksum(self) -> int:
+        """Sum the weights' bits as integers: equal for equal weights, whatever the order of summing."""
+        integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[self.flat.element_size()]
+        return sum(
+            (index + 1) * int(parameter.detach().contiguous().view(integers).sum(dtype=torch.int64))
+            for index, parameter in enumerate(self._parameters)
+        )
+
     def zero(self) -> None:
         """Set every gradient to zero and make every ``parameter.grad`` a view of the buffer again."""
         self.flat.zero_()
         for parameter, view in zip(self._parameters, self._views, strict=True):
-            if parameter.grad is not view:
-                parameter.grad = view
+            parameter.grad = view
 
     def sum_over(self, group: Group) -> None:
         """Sum the gradients over all ranks."""

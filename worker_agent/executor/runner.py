@@ -123,6 +123,7 @@ class IterationRunner:
         self._return_sequence_losses = return_sequence_losses
         self._gradients = FlatGradients(model.parameters())
         self._device = self._gradients.flat.device
+        self._compared_weights = False
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -154,14 +155,14 @@ class IterationRunner:
         """
         whole, watch = Stopwatch(self._device), Stopwatch(self._device)
         exchange, role = self._prepare(plan, sequences)
-        micro_batches = exchange.to_replicas(self._device)
+        received = exchange.exchange_tokens()
         exchange_ms, _ = watch.lap()
-        computed = self._attempt(plan, micro_batches)
+        computed = self._attempt(plan, exchange, received)
         compute_ms, cpu_ms = watch.lap()
         loss = self._sum(plan, computed)
         reduce_ms, _ = watch.lap()
         if plan.num_targets:
-            self._optimizer.step()
+            self._step(plan)
         step_ms, _ = watch.lap()
         by_source = exchange.to_sources(computed.by_sequence) if self._return_sequence_losses else None
         return IterationResult(
@@ -183,6 +184,7 @@ class IterationRunner:
         prepared: tuple[SequenceExchange, RankRole] | None = None
         fault: Exception | None = None
         try:
+            self._gradients.check(self._model.parameters())
             role = rank_roles(plan, self._world_size)[self._rank]
             exchange = SequenceExchange(
                 sequence_routes(plan, self._world_size, self._rank_of_source),
@@ -205,7 +207,15 @@ class IterationRunner:
             "return_sequence_losses": self._return_sequence_losses,
             "trained_weights": self._gradients.flat.numel(),
             "dtype": str(self._gradients.flat.dtype),
+            "weights_checksum": self._first_checksum(),
         }
+
+    def _first_checksum(self) -> int | None:
+        """Checksum of the weights before the first iteration; later ones are equal if they began equal."""
+        if self._compared_weights:
+            return None
+        self._compared_weights = True
+        return self._gradients.checksum()
 
     def _by_source(self, sequences: HeldSequences | Sequence[Tensor]) -> HeldSequences:
         if isinstance(sequences, Mapping):
@@ -225,11 +235,20 @@ class IterationRunner:
             "sequences; give a list for each source, by name"
         )
 
-    def _attempt(self, plan: Plan, micro_batches: Sequence[MicroBatchTokens]) -> _Computed:
+    def _step(self, plan: Plan) -> None:
+        """Step the optimizer; if it raises on one rank, every rank hears of it, for their weights now differ."""
+        fault: Exception | None = None
+        try:
+            self._optimizer.step()
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
+            fault = caught
+        settle(fault, f"stepping the optimizer after {_iteration(plan)}, so that weights may differ now", self._group)
+
+    def _attempt(self, plan: Plan, exchange: SequenceExchange, received: Tensor) -> _Computed:
         """Compute this rank's micro-batches; a fault is carried along, so that no rank waits for this one."""
         try:
             self._gradients.zero()
-            return self._compute(plan, micro_batches)
+            return self._compute(plan, exchange.micro_batches(received, self._device))
         except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
             return _Computed(fault=caught)
 
@@ -253,7 +272,7 @@ class IterationRunner:
 
     def _sum(self, plan: Plan, computed: _Computed) -> float:
         """Sum loss and gradients over all ranks; every rank comes to the same verdict from the same sums."""
-        doing = f"computing iteration {'without a number' if plan.iteration is None else plan.iteration}"
+        doing = f"computing {_iteration(plan)}"
         totals = torch.tensor(
             [computed.loss_sum, computed.num_targets, computed.fault is not None],
             dtype=torch.float64,
@@ -277,6 +296,10 @@ class IterationRunner:
         if not self._gradients.are_finite():
             raise NotFinite(f"a gradient is not finite after {doing}; the optimizer did not step: {_REMEDY}")
         return float(loss_sum) / plan.num_targets
+
+
+def _iteration(plan: Plan) -> str:
+    return "an iteration without a number" if plan.iteration is None else f"iteration {plan.iteration}"
 
 
 def _timing(
