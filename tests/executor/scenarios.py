@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -30,7 +31,8 @@ class Scenario:
 
     ``plans`` holds one plan for each iteration; ``plan_by_rank`` replaces the first on some ranks. ``held`` are the
     sequences by source. ``broken_rank`` raises in its forward, ``overflowing_rank`` gets an infinite gradient, and
-    ``poisoned`` makes a weight NaN on every rank. The rest is what the runner is built with.
+    ``poisoned`` makes a weight NaN on every rank; ``meddling`` names one of `MEDDLINGS`. The rest is what the
+    runner is built with.
     """
 
     plans: tuple[Plan, ...]
@@ -44,6 +46,7 @@ class Scenario:
     broken_rank: int | None = None
     overflowing_rank: int | None = None
     poisoned: bool = False
+    meddling: str | None = None
 
 
 @dataclass
@@ -62,6 +65,53 @@ class Report:
 def run_out_of_memory(*_: Any) -> None:
     """Fail as a forward hook would see it."""
     raise RuntimeError("the device ran out of memory")
+
+
+class Mute(Exception):  # noqa: N818 - an exception that cannot say what it is
+    def __str__(self) -> str:
+        raise LookupError
+
+
+def _raising(fault: Exception) -> Callable[..., None]:
+    def fail(*_: Any) -> None:
+        raise fault
+
+    return fail
+
+
+def meddle(  # noqa: PLR0917 - what it may break
+    name: str, rank: int, number: int, model: Decoder, optimizer: torch.optim.Optimizer, plan: Plan
+) -> Any:
+    """Break something before iteration ``number``; return what the rank runs in place of a plan, if anything."""
+    if name == "text that is not Unicode" and rank == 0:
+        model.register_forward_pre_hook(_raising(OSError("cannot read \udce9.bin")))
+    elif name == "a fault without a text" and rank == 0:
+        model.register_forward_pre_hook(_raising(Mute()))
+    elif name == "an optimizer that raises" and rank == 1:
+        optimizer.step = _raising(MemoryError("no room for moments"))
+    elif name == "other weights on one rank" and rank == 1:
+        model.head.data += 1e-9
+    elif name == "a plan changed in memory" and rank == 1:
+        plan.replicas[0].micro_batches[0].sequences.reverse()
+    elif name == "no plan" and rank == 1:
+        return {}
+    elif name == "weights unfrozen" and number == 1:
+        model.head.requires_grad_(requires_grad=True)
+    elif name == "weights moved" and number == 1:
+        model.to(torch.float32)
+    return plan
+
+
+MEDDLINGS = (
+    "text that is not Unicode",
+    "a fault without a text",
+    "an optimizer that raises",
+    "other weights on one rank",
+    "a plan changed in memory",
+    "no plan",
+    "weights unfrozen",
+    "weights moved",
+)
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -87,6 +137,8 @@ def run_scenario(rank: int, scenario: Scenario) -> Report:
     if scenario.poisoned:
         model.final_norm.weight.data[0] = float("nan")
     optimizer = make_optimizer(model)
+    if scenario.meddling == "weights unfrozen":
+        model.head.requires_grad_(requires_grad=False)
     runner = IterationRunner(
         model,
         optimizer,
@@ -98,9 +150,13 @@ def run_scenario(rank: int, scenario: Scenario) -> Report:
     try:
         for number, plan in enumerate(scenario.plans):
             mine = scenario.plan_by_rank.get(rank, plan) if number == 0 else plan
+            if scenario.meddling is not None:
+                own_copy = Plan.model_validate_json(mine.model_dump_json())
+                mine = meddle(scenario.meddling, rank, number, model, optimizer, own_copy)
             result = runner.run(mine, held)
             report.results.append(result)
-            report.gradients.append(torch.cat([parameter.grad.flatten().clone() for parameter in model.parameters()]))
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            report.gradients.append(torch.cat([gradient.flatten().clone() for gradient in gradients]))
             report.timings.append(gather_timings(plan, result.timing))
             optimizer.zero_grad()
     except ExecutionFault as fault:

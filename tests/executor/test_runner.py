@@ -11,7 +11,17 @@ import torch
 from plan_factory import make_plan, random_plan
 from rank_group import run_ranks
 from reference import reference_step
-from scenarios import CONFIG, SEED, Report, Scenario, flat_weights, make_optimizer, make_tokens, run_and_share
+from scenarios import (
+    CONFIG,
+    MEDDLINGS,
+    SEED,
+    Report,
+    Scenario,
+    flat_weights,
+    make_optimizer,
+    make_tokens,
+    run_and_share,
+)
 from torch import Tensor
 
 from planner_client.contract import Plan
@@ -51,6 +61,8 @@ DROPPED_FROM = {"rank-0": make_tokens([9, 3, 3], 4), "rank-1": make_tokens([4], 
 ELSEWHERE = make_plan([[[("node-a", 6, 1), ("node-b", 4, 1)]], [[("node-b", 4, 1)]]])
 ELSEWHERE_HELD = {"node-a": make_tokens([6], 1), "node-b": make_tokens([4, 4], 2)}
 
+TWO_ENTRIES = make_plan([[[("rank-0", 7, 1), ("rank-1", 9, 1)]]])
+TWO_ENTRIES_HELD = {"rank-0": make_tokens([7], 5), "rank-1": make_tokens([9], 6)}
 SCENARIOS: dict[str, Scenario] = {
     **{name: Scenario((plan,), HELD) for name, plan in WHOLE_BATCH.items()},
     "tied embeddings": Scenario(
@@ -79,6 +91,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "a gradient that overflows on one rank": Scenario((ELEVEN_AND_101,), SMALL, overflowing_rank=0),
     "a weight that is not a number": Scenario((ELEVEN_AND_101,), SMALL, poisoned=True),
+    **{
+        f"meddling: {name}": Scenario((TWO_ENTRIES, TWO_ENTRIES), TWO_ENTRIES_HELD, meddling=name) for name in MEDDLINGS
+    },
     "and the group still works": Scenario((ELEVEN_AND_101,), SMALL),
 }
 OFFERS: dict[str, list[Plan | Exception | None]] = {
@@ -221,6 +236,14 @@ def test_timings_say_for_each_replica_what_its_rank_measured(reports: dict[str, 
         ),
         ("a gradient that overflows on one rank", "NotFinite", ("a gradient is not finite", "iteration 0")),
         ("a weight that is not a number", "NotFinite", ("the loss is nan", "iteration 0", "did not step")),
+        ("meddling: text that is not Unicode", "IterationFailed", ("rank 0: OSError", "cannot read")),
+        ("meddling: a fault without a text", "IterationFailed", ("rank 0: Mute", "its text cannot be had")),
+        ("meddling: an optimizer that raises", "IterationFailed", ("rank 1: MemoryError", "weights may differ now")),
+        ("meddling: other weights on one rank", "PlanDisagreement", ("different terms", "weights_checksum")),
+        ("meddling: a plan changed in memory", "PlanDisagreement", ("different plans",)),
+        ("meddling: no plan", "PlanDisagreement", ("a dict and no plan",)),
+        ("meddling: weights unfrozen", "IterationFailed", ("3 of 3 ranks", "build a new IterationRunner")),
+        ("meddling: weights moved", "IterationFailed", ("3 of 3 ranks", "build a new IterationRunner")),
     ],
 )
 def test_what_stops_one_rank_stops_every_rank_with_the_same_fault_at_once(

@@ -33,3 +33,10 @@ def die_on_last_rank(rank: int, num_ranks: int, _argument: Any, _emit: Emit) -> 
 def sleep_long(_rank: int, _num_ranks: int, _argument: Any, emit: Emit) -> None:
     emit(os.getpid())
     time.sleep(60)
+
+
+def leave_without_a_result(rank: int, _num_ranks: int, _argument: Any, _emit: Emit) -> Any:
+    if rank == 1:
+        return lambda: 0  # which cannot be pickled
+    time.sleep(60)
+    return 0

@@ -57,3 +57,10 @@ def test_an_error_of_the_listener_stops_the_ranks_too() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_on_local_ranks(ranks_work.sleep_long, None, num_ranks=1, timeout_s=60, on_event=refuse)
     assert not is_running(pids[0])
+
+
+def test_a_rank_whose_result_cannot_travel_is_named_at_once() -> None:
+    started = time.monotonic()
+    with pytest.raises(RanksFailed, match="rank 1 ended without a result"):
+        run_on_local_ranks(ranks_work.leave_without_a_result, None, num_ranks=2, timeout_s=60.0)
+    assert time.monotonic() - started < 40
