@@ -64,7 +64,7 @@ def test_people_get_a_table_with_load_bound_and_gap() -> None:
 
 
 def test_the_same_command_prints_the_same_plan_but_for_its_planning_time() -> None:
-    arguments = (*PROFILE_32B, *REDIS, "--tokens", "50000", "--seed", "7")
+    arguments = (*PROFILE_32B, *REDIS, "--strategy", "(8,1)x8", "--tokens", "50000", "--seed", "7")
     first, second = planned(*arguments), planned(*arguments)
     assert first.model_dump(exclude={"planning_ms"}) == second.model_dump(exclude={"planning_ms"})
     assert first.seed == 7
@@ -81,8 +81,9 @@ def test_every_file_format_gives_the_same_plan(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(lengths))
     (tmp_path / "a.csv").write_text("length,count\n20,2\n700,1\n3000,1\n15000,1\n")
     names = ("a.txt", "a.txt.gz", "a.json", "a.npy", "a.csv")
-    digests = {planned(*PROFILE_32B, "--lengths", str(tmp_path / name)).digest for name in names}
-    digests.add(planned(*PROFILE_32B, "--lengths", "-", stdin=text).digest)
+    arguments = (*PROFILE_32B, "--strategy", "(16,1)x4", "--lengths")
+    digests = {planned(*arguments, str(tmp_path / name)).digest for name in names}
+    digests.add(planned(*arguments, "-", stdin=text).digest)
     assert len(digests) == 1
 
 
@@ -207,3 +208,22 @@ def test_a_deadline_of_one_millisecond_is_kept_or_said_to_be_too_short() -> None
         assert json.loads(done.stdout)["cut_by_wall_clock"]
     else:
         assert "--deadline-ms" in done.stderr
+
+
+def test_a_draw_from_a_histogram_takes_only_what_is_trained_on_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "skewed.csv"
+    path.write_text("length,count\n1,1\n100000,1000000000\n")
+    drawn = planned(
+        *PROFILE_32B, "--lengths", str(path), "--tokens", "1000", "--max-length", "100", "--over-long", "drop"
+    )
+    assert (drawn.num_sequences, drawn.num_tokens, drawn.dropped) == (1000, 1000, [])
+    said = refused(*PROFILE_32B, "--lengths", str(path), "--tokens", "2000000", "--max-length", "100")
+    assert "1000000 sequences" in said
+
+
+def test_a_profile_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text('{"samples": 1}')
+    said = refused("--profile", str(path), "--gpus", "2", "--lengths", "-", stdin="60\n")
+    assert str(path) in said
+    assert "raw samples" in said
