@@ -2,9 +2,13 @@
 
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 
 COMMANDS_GROUP = "hydraulis.commands"
+
+NEEDED = {"service": "ortools", "agent": "torch"}
+"""A package that only this extra brings; commands import it when they run, so its absence has to be looked for."""
 
 
 def main() -> None:
@@ -24,21 +28,21 @@ def main() -> None:
         help="Plan the parallel strategy and the sequence assignment of each training iteration.",
     )
     for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name):
-        app.command(name=entry.name)(_load(entry))
+        extra = "agent" if entry.value.startswith("worker_agent") else "service"
+        if find_spec(NEEDED[extra]) is None:
+            # Whatever follows the command, the answer is what to install.
+            settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+            app.command(name=entry.name, context_settings=settings)(_explain(entry.name, extra))
+        else:
+            app.command(name=entry.name)(entry.load())
     app()
 
 
-def _load(entry: EntryPoint) -> Callable[..., None]:
-    """Load a subcommand; where its extra is not installed, a command that says so stands in."""
-    extra = "agent" if entry.value.startswith("worker_agent") else "service"
-    try:
-        command: Callable[..., None] = entry.load()
-    except ModuleNotFoundError as missing:
-        package = missing.name
+def _explain(name: str, extra: str) -> Callable[[], None]:
+    """Make a command that stands in for one whose extra is not installed, and says so."""
 
-        def explain() -> None:
-            sys.exit(f"hydraulis {entry.name}: {package} is missing; pip install 'hydraulis-planner[{extra}]'")
+    def explain() -> None:
+        sys.exit(f"hydraulis {name}: {NEEDED[extra]} is missing; pip install 'hydraulis-planner[{extra}]'")
 
-        explain.__doc__ = f"(needs hydraulis-planner[{extra}])"
-        return explain
-    return command
+    explain.__doc__ = f"(needs hydraulis-planner[{extra}])"
+    return explain

@@ -1,6 +1,6 @@
 """Train a small decoder on random sequences of uneven length, planned by a running service.
 
-Start the service with `hydraulis serve`, then: torchrun --nproc-per-node 2 docs/examples/train.py
+Start the service with `hydraulis serve`, then: torchrun --standalone --nproc-per-node 2 docs/examples/train.py
 """
 
 import os
@@ -46,6 +46,7 @@ def main() -> None:
         result = runner.run(plan, sequences)
         if rank == 0:
             sys.stdout.write(f"iteration {iteration}: loss {result.loss:.4f}, gap {plan.gap:.2%}\n")
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 
