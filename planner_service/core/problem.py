@@ -162,7 +162,7 @@ class Batch:
         """The sequences' own tokens, padding left out."""
         return sum(row.length * row.count for row in self.rows)
 
-    @property
+    @cached_property
     def num_occupied_tokens(self) -> int:
         """Tokens that the sequences occupy, padding included."""
         return sum(int(length) * int(count) for length, count in zip(self.lengths, self.counts, strict=True))

@@ -52,8 +52,8 @@ class MicroBatchTokens:
 class SequenceExchange:
     """One rank's part of the sequence exchange of one iteration.
 
-    Building it checks what the rank holds against the plan and involves no other rank; `to_replicas` and `to_sources`
-    are collectives that every rank of the group calls.
+    Building it checks what the rank holds against the plan and involves no other rank; `exchange_tokens` and
+    `to_sources` are collectives that every rank of the group calls.
 
     Parameters
     ----------
@@ -99,16 +99,6 @@ class SequenceExchange:
         _check_token_ids(self._send_buffer, vocab_size)
         self._micro_batches = () if role.replica is None else routes.table.packed(role.replica, routes.alignment)
 
-    def to_replicas(self, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
-        """Send this rank's sequences to where they are computed and return this rank's micro-batches, in order.
-
-        Parameters
-        ----------
-        device
-            Where the micro-batches are wanted.
-        """
-        return self.micro_batches(self.exchange_tokens(), device)
-
     def exchange_tokens(self) -> Tensor:
         """Send this rank's sequences to where they are computed; return the tokens received, in order of arrival."""
         leg = self._outward
@@ -121,7 +111,7 @@ class SequenceExchange:
         )
 
     def micro_batches(self, received: Tensor, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
-        """Cut received tokens into this rank's micro-batches; involves no other rank."""
+        """Cut received tokens into this rank's micro-batches, in order, on a device; involves no other rank."""
         leg = self._outward
         if not self._micro_batches:
             return ()
