@@ -8,6 +8,7 @@
     |   +-- DeadlineExceeded  the time given was too short for an answer
     +-- BadAnswer             what answers is not a planner that can be trusted; fall back, tell the operator
     +-- PlanMismatch          the plan is for another batch than the one held (`planner_client.sequences`)
+    +-- GroupMismatch         the plan keeps other groups together than those held (`planner_client.groups`)
     +-- PlanInconsistent      the plan contradicts itself (`planner_client.run_order`)
 """
 

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
+from typing import Annotated
 
 COMMANDS_GROUP = "hydraulis.commands"
 
@@ -25,8 +26,22 @@ def main() -> None:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        help="Plan the parallel strategy and the sequence assignment of each training iteration.",
     )
+
+    def show_version(wanted: bool) -> None:  # noqa: FBT001 - how typer calls back
+        if wanted:
+            typer.echo(f"hydraulis {version('hydraulis-planner')}")
+            raise typer.Exit
+
+    @app.callback()
+    def hydraulis(
+        *,
+        version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
+        """Plan the parallel strategy and the sequence assignment of each training iteration."""
+
     for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name):
         extra = "agent" if entry.value.startswith("worker_agent") else "service"
         if find_spec(NEEDED[extra]) is None:
@@ -34,7 +49,11 @@ def main() -> None:
             settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
             app.command(name=entry.name, context_settings=settings)(_explain(entry.name, extra))
         else:
-            app.command(name=entry.name)(entry.load())
+            command = entry.load()
+            if isinstance(command, typer.Typer):
+                app.add_typer(command, name=entry.name)
+            else:
+                app.command(name=entry.name)(command)
     app()
 
 

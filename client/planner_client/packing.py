@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Lengths = Sequence[int] | npt.NDArray[np.integer]
 
 MAX_PACKED_TOKENS = 2**31 - 1
 """Most tokens of one micro-batch, padding included: ``cu_seqlens`` are int32 in every varlen attention kernel."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from planner_client.contract import MicroBatch, Plan, PlanRequest, Replica
+from planner_client.contract import MicroBatch, Plan, PlanOptions, PlanRequest, Replica
 from planner_client.errors import BadAnswer
 
 
 def check_answers(plan: Plan, request: PlanRequest) -> Plan:
-    """Check that a plan is for this request and could be run: caps, ranks, totals, every sequence exactly once.
+    """Check that a plan is for this request and could be run: caps, ranks, totals, options, every sequence once.
 
     Raises
     ------
@@ -22,6 +22,8 @@ def check_answers(plan: Plan, request: PlanRequest) -> Plan:
 def _faults(plan: Plan, request: PlanRequest) -> Iterator[str]:
     yield from _identity(plan, request)
     yield from _sequences(plan, request)
+    yield from _groups(plan, request)
+    yield from _counts(plan, request.options)
     seen: set[int] = set()
     for index, replica in enumerate(plan.replicas):
         yield from _replica(index, replica, plan, seen)
@@ -37,14 +39,14 @@ def _faults(plan: Plan, request: PlanRequest) -> Iterator[str]:
 
 
 def _identity(plan: Plan, request: PlanRequest) -> Iterator[str]:
-    profile = request.profile if isinstance(request.profile, str) else request.profile.name
     options = request.options
     asked = {
         "iteration": (request.iteration, plan.iteration),
-        "num_gpus": (request.num_gpus, plan.num_gpus),
-        "profile": (profile, plan.profile),
+        "num_gpus": (request.total_gpus, plan.num_gpus),
+        "profile": (request.profile_names, plan.profile),
         "alignment": (options.alignment, plan.alignment),
         "method": (options.method, plan.method),
+        "cost": (options.cost, plan.cost),
         "seed": (options.seed, plan.seed),
     }
     for name, (wanted, got) in asked.items():
@@ -75,6 +77,56 @@ def _sequences(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield f"it drops a sequence of {plan.dropped[0].length} tokens, which the request does not allow"
 
 
+def _groups(plan: Plan, request: PlanRequest) -> Iterator[str]:
+    """Every group of the request stands in micro-batches that hold its sequences, unless some of these are dropped."""
+    asked: dict[tuple[str, tuple[int, ...]], int] = {}
+    for source, groups in (request.atomic_groups or {}).items():
+        for group in groups:
+            key = (source, tuple(sorted(group.lengths)))
+            asked[key] = asked.get(key, 0) + group.count
+    found: dict[tuple[str, tuple[int, ...]], int] = {}
+    for index, replica in enumerate(plan.replicas):
+        for position, micro_batch in enumerate(replica.micro_batches):
+            yield from _lacking(f"micro-batch {position} of replica {index}", micro_batch)
+            for named in micro_batch.groups:
+                key = (named.source, tuple(sorted(named.lengths)))
+                found[key] = found.get(key, 0) + named.count
+    dropped = {(entry.source, entry.length): entry.count for entry in plan.dropped}
+    for source, lengths in sorted(asked.keys() | found.keys()):
+        wanted, got = asked.get((source, lengths), 0), found.get((source, lengths), 0)
+        may_lack = all((source, length) in dropped for length in lengths)
+        if got > wanted or (got < wanted and not may_lack):
+            yield f"source {source!r} gave {wanted} groups of {list(lengths)} tokens, but the plan keeps {got} together"
+
+
+def _lacking(where: str, micro_batch: MicroBatch) -> Iterator[str]:
+    held: dict[tuple[str, int], int] = {}
+    for entry in micro_batch.sequences:
+        held[entry.source, entry.length] = held.get((entry.source, entry.length), 0) + entry.count
+    for group in micro_batch.groups:
+        for length in group.lengths:
+            held[group.source, length] = held.get((group.source, length), 0) - group.count
+    for (source, length), left in sorted(held.items()):
+        if left < 0:
+            yield f"{where} names groups with {-left} sequences of {length} tokens of {source!r} that it does not hold"
+
+
+def _counts(plan: Plan, options: PlanOptions) -> Iterator[str]:
+    counts = [len(replica.micro_batches) for replica in plan.replicas]
+    if options.equal_micro_batch_counts and len(set(counts)) > 1:
+        yield f"its replicas run {min(counts)} to {max(counts)} micro-batches, but equal numbers were asked for"
+    multiple, limit = options.micro_batch_count_multiple, options.max_tokens_per_micro_batch
+    for index, (replica, count) in enumerate(zip(plan.replicas, counts, strict=True)):
+        if count % multiple:
+            yield f"replica {index} runs {count} micro-batches, but multiples of {multiple} were asked for"
+        if options.at_least_stages and 0 < count < replica.pp:
+            yield f"replica {index} runs {count} micro-batches on {replica.pp} stages, but no fewer were asked for"
+        if not count and options.idle_replicas == "forbid":
+            yield f"replica {index} is idle, but idle replicas were forbidden"
+        if limit is not None and replica.max_tokens > limit:
+            yield f"replica {index} takes {replica.max_tokens} tokens a micro-batch, but the request allows {limit}"
+
+
 def _replica(index: int, replica: Replica, plan: Plan, seen: set[int]) -> Iterator[str]:
     num_ranks = replica.tp * replica.cp * replica.pp
     if len(replica.ranks) != num_ranks:
@@ -86,12 +138,21 @@ def _replica(index: int, replica: Replica, plan: Plan, seen: set[int]) -> Iterat
             yield f"rank {rank} is in the plan twice"
         seen.add(rank)
     for position, micro_batch in enumerate(replica.micro_batches):
-        yield from _micro_batch(f"micro-batch {position} of replica {index}", micro_batch, replica, plan.alignment)
+        yield from _micro_batch(f"micro-batch {position} of replica {index}", micro_batch, replica, plan)
 
 
-def _micro_batch(where: str, micro_batch: MicroBatch, replica: Replica, alignment: int) -> Iterator[str]:
+def _charged_tokens(micro_batch: MicroBatch, plan: Plan) -> int:
+    """Tokens that a micro-batch takes: aligned and, under padded cost, each sequence as long as the longest."""
+    alignment = plan.alignment
+    taken = [(-(-entry.length // alignment) * alignment, entry.count) for entry in micro_batch.sequences]
+    if plan.cost == "padded":
+        return max((length for length, _ in taken), default=0) * sum(count for _, count in taken)
+    return sum(length * count for length, count in taken)
+
+
+def _micro_batch(where: str, micro_batch: MicroBatch, replica: Replica, plan: Plan) -> Iterator[str]:
     own = sum(entry.length * entry.count for entry in micro_batch.sequences)
-    occupied = sum(-(-entry.length // alignment) * alignment * entry.count for entry in micro_batch.sequences)
+    occupied = _charged_tokens(micro_batch, plan)
     if not micro_batch.sequences:
         yield f"{where} is empty"
     if (micro_batch.num_tokens, micro_batch.num_padding_tokens) != (own, occupied - own):

@@ -5,6 +5,9 @@ micro-batch. The *canonical order* turns that into indices, so that all sides ag
 sequences of one length are taken in the order the source holds them, by the replicas in the plan's order, their
 micro-batches in the order they run, the entries of a micro-batch as listed; the dropped entries take what is left.
 *Run order* is the order of the placed sequences under the same rule.
+
+Where a plan keeps atomic groups together, groups are taken whole, those of the same lengths in the order held, and
+single sequences are taken in the order held among those that are in no group (`planner_client.groups`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +18,7 @@ import numpy as np
 
 from planner_client.contract import Plan, SequenceCount
 from planner_client.errors import HydraulisError
+from planner_client.groups import GroupRows, Groups, HeldGroups, group_rows, placed_indices
 from planner_client.packing import Int64Array, PackedMicroBatch
 
 
@@ -42,6 +46,8 @@ class SequenceTable:
         Rows before this one are placed, the others dropped.
     micro_batch_bounds
         Per replica, the rows at which its micro-batches begin, and the end of the last; shape (micro-batches + 1,).
+    groups
+        Which placed rows belong to atomic groups; None where the plan keeps none together.
     """
 
     sources: tuple[str, ...]
@@ -50,6 +56,7 @@ class SequenceTable:
     ordinals: Int64Array
     num_placed: int
     micro_batch_bounds: tuple[Int64Array, ...]
+    groups: GroupRows | None = None
 
     @cached_property
     def replica_bounds(self) -> Int64Array:
@@ -88,26 +95,65 @@ def run_order(plan: Plan) -> SequenceTable:
         ordinals=rows + np.repeat(_first_ordinals(entries) - begins, counts),
         num_placed=num_placed,
         micro_batch_bounds=_micro_batch_bounds(plan),
+        groups=_groups(plan),
     )
     _check_totals(plan, table)
     return table
 
 
-def row_indices(table: SequenceTable, lengths_by_source: Mapping[str, Int64Array]) -> Int64Array:
+def _groups(plan: Plan) -> GroupRows | None:
+    try:
+        return group_rows(plan)
+    except ValueError as contradiction:
+        raise PlanInconsistent(f"{contradiction}; ask for a new plan") from contradiction
+
+
+def row_indices(
+    table: SequenceTable,
+    lengths_by_source: Mapping[str, Int64Array],
+    groups_by_source: Mapping[str, Groups] | None = None,
+) -> Int64Array:
     """Return each row's index in its source; -1 where the source is not among those given.
 
-    The lengths must be those of the plan; `planner_client.sequences` checks that.
+    The lengths must be those of the plan; `planner_client.sequences` checks that. ``groups_by_source`` gives the
+    indices of each atomic group's sequences, for sources that have some.
+
+    Raises
+    ------
+    planner_client.groups.GroupMismatch
+        If a source's groups are not those of the plan.
     """
     indices = np.full(table.lengths.size, -1, dtype=np.int64)
     for source_id, source in enumerate(table.sources):
         if source not in lengths_by_source:
             continue
         lengths = lengths_by_source[source]
-        held = np.argsort(lengths, kind="stable")
         rows = np.flatnonzero(table.source_ids == source_id)
+        groups = (groups_by_source or {}).get(source, ())
+        if len(groups) or table.groups is not None:
+            indices[rows] = _rows_with_groups(table, source, rows, lengths, groups)
+            continue
+        held = np.argsort(lengths, kind="stable")
         first = np.searchsorted(lengths[held], table.lengths[rows], side="left")
         indices[rows] = held[first + table.ordinals[rows]]
     return indices
+
+
+def _rows_with_groups(
+    table: SequenceTable, source: str, rows: Int64Array, lengths: Int64Array, groups: Groups
+) -> Int64Array:
+    """Resolve one source's rows where groups matter: the placed ones first; the dropped ones take what is left."""
+    own = rows[rows < table.num_placed]
+    none = np.full(table.num_placed, -1, dtype=np.int64)
+    of_groups = table.groups or GroupRows((), none, table.ordinals[: table.num_placed], none)
+    placed = placed_indices(of_groups, source, own, table.lengths[own], HeldGroups.of(lengths, groups))
+    left = np.setdiff1d(np.arange(lengths.size), placed)
+    left = left[np.argsort(lengths[left], kind="stable")]
+    dropped = rows[rows >= table.num_placed]
+    by_length = np.argsort(table.lengths[dropped], kind="stable")
+    taken = np.empty(dropped.size, dtype=np.int64)
+    taken[by_length] = left
+    return np.concatenate([placed, taken])
 
 
 def _first_ordinals(entries: Sequence[SequenceCount]) -> Int64Array:
@@ -142,6 +188,9 @@ def _check_totals(plan: Plan, table: SequenceTable) -> None:
             where = f"micro-batch {order} of replica {number}"
             _check_total(where, "tokens", micro_batch.num_tokens, int(ends[end] - ends[begin]))
             with_padding = int(physical[end] - physical[begin])
+            if plan.cost == "padded":
+                longest = int(np.max(table.lengths[begin:end], initial=0))
+                with_padding = int(end - begin) * (-(-longest // plan.alignment) * plan.alignment)
             padding = with_padding - micro_batch.num_tokens
             _check_total(where, "padding tokens", micro_batch.num_padding_tokens, padding)
             if with_padding > replica.max_tokens:

@@ -3,7 +3,7 @@
 `planner_client.run_order` states the canonical order that makes all sides come to the same indices.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,22 +13,23 @@ import numpy.typing as npt
 
 from planner_client.contract import Plan
 from planner_client.errors import HydraulisError
-from planner_client.packing import Int64Array, PackedMicroBatch, as_lengths
+from planner_client.groups import GroupMismatch, Groups, atomic_groups_of
+from planner_client.packing import Int64Array, Lengths, PackedMicroBatch, as_lengths
 from planner_client.run_order import PlanInconsistent, SequenceTable, row_indices, run_order
 
 __all__ = [
     "AssignedMicroBatch",
     "Assignment",
+    "GroupMismatch",
     "LocalAssignment",
     "PackedMicroBatch",
     "PlanInconsistent",
     "PlanMismatch",
+    "atomic_groups_of",
     "check_held",
     "local_assignment",
     "resolve",
 ]
-
-Lengths = Sequence[int] | npt.NDArray[np.integer]
 
 
 class PlanMismatch(HydraulisError, ValueError):  # noqa: N818 - named after what happened, like the other faults of the client
@@ -189,7 +190,9 @@ class LocalAssignment:
     dropped: Int64Array
 
 
-def resolve(plan: Plan, lengths_by_source: Mapping[str, Lengths]) -> Assignment:
+def resolve(
+    plan: Plan, lengths_by_source: Mapping[str, Lengths], groups_by_source: Mapping[str, Groups] | None = None
+) -> Assignment:
     """Turn a plan into indices, given the lengths (tokens) of every source's sequences in the order held.
 
     Parameters
@@ -198,11 +201,16 @@ def resolve(plan: Plan, lengths_by_source: Mapping[str, Lengths]) -> Assignment:
         The plan.
     lengths_by_source
         For each source the lengths of its sequences, shape (n,). A source without sequences may be left out.
+    groups_by_source
+        For each source that has atomic groups, the indices of each group's sequences: those the request's
+        ``atomic_groups`` were made of (`atomic_groups_of`).
 
     Raises
     ------
     PlanMismatch
         If a source's lengths are not those the plan was made for.
+    GroupMismatch
+        If a source's groups are not those the plan was made for.
     PlanInconsistent
         If the plan contradicts itself.
     ValueError
@@ -211,7 +219,7 @@ def resolve(plan: Plan, lengths_by_source: Mapping[str, Lengths]) -> Assignment:
     table = run_order(plan)
     lengths = {source: as_lengths(given) for source, given in lengths_by_source.items()}
     _check_counts(table, lengths, set(table.sources) | set(lengths))
-    indices = row_indices(table, lengths)
+    indices = row_indices(table, lengths, groups_by_source)
     sources = (*table.sources, *sorted(set(lengths) - set(table.sources)))
     return Assignment(
         sources=sources,
@@ -229,13 +237,17 @@ def resolve(plan: Plan, lengths_by_source: Mapping[str, Lengths]) -> Assignment:
     )
 
 
-def local_assignment(plan: Plan, source: str, lengths: Lengths) -> LocalAssignment:
+def local_assignment(plan: Plan, source: str, lengths: Lengths, groups: Groups = ()) -> LocalAssignment:
     """Turn a plan into one source's own indices, given only that source's lengths (tokens) in the order held.
+
+    ``groups`` are the source's atomic groups as indices, as for `resolve`.
 
     Raises
     ------
     PlanMismatch
         If the lengths are not those the plan was made for.
+    GroupMismatch
+        If the groups are not those the plan was made for.
     PlanInconsistent
         If the plan contradicts itself.
     ValueError
@@ -244,7 +256,7 @@ def local_assignment(plan: Plan, source: str, lengths: Lengths) -> LocalAssignme
     table = run_order(plan)
     given = {source: as_lengths(lengths)}
     _check_counts(table, given, {source})
-    indices = row_indices(table, given)
+    indices = row_indices(table, given, {source: groups})
     return LocalAssignment(
         source=source,
         replicas=tuple(

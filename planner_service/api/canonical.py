@@ -1,6 +1,7 @@
 """The one form of a request: what its key is computed from and what the solver is given."""
 
 import hashlib
+from collections.abc import Sequence
 
 import orjson
 from pydantic import BaseModel
@@ -14,7 +15,7 @@ def canonical_json(value: BaseModel) -> bytes:
 
 
 def canonical_request(request: PlanRequest) -> PlanRequest:
-    """Return the same request with the profile by name and sources ascending.
+    """Return the same request with profiles by name and sources ascending.
 
     Requests with one key are given to the solver in one form, so that the order in which a client
     wrote its sources cannot make two services answer differently.
@@ -22,17 +23,21 @@ def canonical_request(request: PlanRequest) -> PlanRequest:
     changes: dict[str, object] = {}
     if isinstance(request.profile, Profile):
         changes["profile"] = request.profile.name
+    if request.devices is not None:
+        changes["devices"] = [pool.model_copy(update={"profile": pool.profile_name}) for pool in request.devices]
     if isinstance(request.lengths, dict):
         changes["lengths"] = dict(sorted(request.lengths.items()))
     if request.histograms is not None:
         changes["histograms"] = dict(sorted(request.histograms.items()))
+    if request.atomic_groups is not None:
+        changes["atomic_groups"] = dict(sorted(request.atomic_groups.items()))
     return request.model_copy(update=changes)
 
 
-def request_key(request: PlanRequest, profile: Profile, planner_version: str) -> str:
-    """Digest everything a plan depends on: the canonical request, the profile's content, the planner's version."""
+def request_key(request: PlanRequest, profiles: Sequence[Profile], planner_version: str) -> str:
+    """Digest everything a plan depends on: the canonical request, the profiles' content, the planner's version."""
     digest = hashlib.sha256()
-    for part in (canonical_json(request), canonical_json(profile), planner_version.encode()):
+    for part in (canonical_json(request), *map(canonical_json, profiles), planner_version.encode()):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return "sha256:" + digest.hexdigest()

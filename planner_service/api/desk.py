@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from planner_client.contract import FaultCode, PlanRequest, Profile
+from planner_client.contract import DevicePool, FaultCode, PlanRequest, Profile
 from planner_service.api.canonical import canonical_request, request_key
 from planner_service.api.catalog import Catalog
 from planner_service.api.flights import Flights
@@ -54,15 +54,15 @@ class PlanDesk:
         PlanningFault
             Whatever keeps the request from being planned.
         """
-        profile = await self._profile_of(request)
+        profiles = tuple([await self._profile_of(pool) for pool in request.pools])
         asked = canonical_request(request)
-        key = await asyncio.to_thread(request_key, asked, profile, self._planner_version)
+        key = await asyncio.to_thread(request_key, asked, profiles, self._planner_version)
         known = await asyncio.to_thread(self._store.plan_of_request, key)
         if known is not None:
             self._metrics.cache_hits.inc()
             return Answer(known, was_known=True)
         is_shared = self._flights.is_flying(key)
-        row = await self._flights.join(key, lambda: self._find(key, asked, profile))
+        row = await self._flights.join(key, lambda: self._find(key, asked, profiles))
         if is_shared:
             self._metrics.cache_hits.inc()
         return Answer(row, was_known=is_shared)
@@ -85,14 +85,14 @@ class PlanDesk:
             )
         return row
 
-    async def _profile_of(self, request: PlanRequest) -> Profile:
-        if isinstance(request.profile, Profile):
-            await asyncio.to_thread(refuse_unusable, request.profile)
-            return request.profile
-        return await self._catalog.find(request.profile)
+    async def _profile_of(self, pool: DevicePool) -> Profile:
+        if isinstance(pool.profile, Profile):
+            await asyncio.to_thread(refuse_unusable, pool.profile)
+            return pool.profile
+        return await self._catalog.find(pool.profile)
 
-    async def _find(self, key: str, request: PlanRequest, profile: Profile) -> PlanRow:
-        solved = await self._pool.solve(request, profile)
+    async def _find(self, key: str, request: PlanRequest, profiles: tuple[Profile, ...]) -> PlanRow:
+        solved = await self._pool.solve(request, profiles)
         self._metrics.observe_plan(solved)
         plan = solved.plan
         self._log.info(

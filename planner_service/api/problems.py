@@ -26,6 +26,7 @@ STATUS_BY_CODE: dict[str, int] = {
     FaultCode.SEQUENCE_TOO_LONG: 422,
     FaultCode.OPTIMIZER_LAYOUT_MISMATCH: 422,
     FaultCode.NO_USABLE_STRATEGY: 422,
+    FaultCode.CONSTRAINT_INFEASIBLE: 422,
     FaultCode.BATCH_TOO_LARGE: 422,
     FaultCode.BODY_TOO_LARGE: 413,
     FaultCode.NOT_FOUND: 404,

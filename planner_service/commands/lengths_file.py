@@ -14,6 +14,7 @@ import numpy as np
 
 from planner_client.contract import Histogram
 from planner_client.contract.scalars import MAX_LENGTH_TOKENS, MAX_SEQUENCES_LISTED
+from planner_service.workloads import STREAMS, builtin_stream
 
 FORMATS = ".csv (columns length,count), .txt or .txt.gz (one length a line), .npy, .json (a list), or - for stdin"
 
@@ -36,7 +37,7 @@ def read_lengths(path: str) -> Lengths:
     Parameters
     ----------
     path
-        File name, or ``-`` for one length a line on standard input.
+        File name, ``-`` for one length a line on standard input, or the name of a built-in stream.
 
     Raises
     ------
@@ -53,21 +54,25 @@ def read_lengths(path: str) -> Lengths:
 
 
 def _read(path: str) -> Lengths:
-    if path == "-":
-        return Lengths(stream=_from_lines(sys.stdin, "standard input"))
     if path.endswith(".csv"):
         return Lengths(histogram=_from_csv(Path(path).read_text(encoding="utf-8"), path))
-    if path.endswith(".txt"):
-        with Path(path).open(encoding="utf-8") as lines:
-            return Lengths(stream=_from_lines(lines, path))
-    if path.endswith(".txt.gz"):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            return Lengths(stream=_from_lines(lines, path))
+    return Lengths(stream=_stream(path))
+
+
+def _stream(path: str) -> list[int]:
+    if path == "-":
+        return _from_lines(sys.stdin, "standard input")
+    if path in STREAMS:
+        return builtin_stream(path)
+    if path.endswith((".txt", ".txt.gz")):
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as lines:
+            return _from_lines(lines, path)
     if path.endswith(".npy"):
-        return Lengths(stream=_from_npy(path))
+        return _from_npy(path)
     if path.endswith(".json"):
-        return Lengths(stream=_from_json(Path(path).read_text(encoding="utf-8"), path))
-    raise LengthsFileError(f"{path} has an unknown format; give {FORMATS}")
+        return _from_json(Path(path).read_text(encoding="utf-8"), path)
+    raise LengthsFileError(f"{path} has an unknown format; give {FORMATS}, or a built-in stream: {', '.join(STREAMS)}")
 
 
 def _length(value: object, where: str) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +12,8 @@ from planner_client.contract import Plan, Replica
 
 MAX_REPLICAS_SHOWN = 24
 BAR_WIDTH = 10
+RANKS_WIDTH = 13
+"""Characters for the ranks of a replica; the table fits 80 columns."""
 
 
 def show_plan(plan: Plan, console: Console | None = None) -> None:
@@ -35,7 +38,13 @@ def _ranks(ranks: Sequence[int]) -> str:
     for _, run in groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0]):
         members = [rank for _, rank in run]
         parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
-    return ",".join(parts[:4]) + (",…" if len(parts) > 4 else "")
+    shown = ""
+    for position, part in enumerate(parts):
+        longer = f"{shown},{part}" if shown else part
+        if shown and len(longer) > RANKS_WIDTH - (2 if position < len(parts) - 1 else 0):
+            return shown + ",…"
+        shown = longer
+    return shown
 
 
 def _bar(share: float) -> Text:
@@ -52,14 +61,35 @@ def _num_tokens(replica: Replica) -> int:
     return sum(micro_batch.num_tokens for micro_batch in replica.micro_batches)
 
 
+def _count(value: int) -> str:
+    """Write a count so that it never takes more than eight characters."""
+    if value < 10_000_000:
+        return f"{value:,}" if value < 1_000_000 else f"{value}"
+    for factor, suffix in ((10**6, "M"), (10**9, "G"), (10**12, "T")):
+        if value < 1000 * factor:
+            return f"{value / factor:.4g}{suffix}"
+    return f"{value:.2e}"
+
+
+def _milliseconds(value: float) -> str:
+    """Write a time so that it never takes more than nine characters."""
+    return f"{value:,.1f}" if value < 1e6 else f"{value:.0f}" if value < 1e9 else f"{value:.2e}"
+
+
 def _replicas(plan: Plan) -> Table:
+    has_several = len({replica.device for replica in plan.replicas}) > 1
+    padded = ", cost: padded to the longest of each micro-batch" if plan.cost == "padded" else ""
+    devices = list(dict.fromkeys(replica.device for replica in plan.replicas))
+    legend = "; gpu: " + ", ".join(f"{_letter(i)} {name}" for i, name in enumerate(devices)) if has_several else ""
     table = Table(
         title=f"{plan.strategy} on {plan.num_gpus} GPUs, profile {plan.profile}",
-        caption="layout: (tp,pp); mb: micro-batches; cap: most tokens of one micro-batch",
+        caption=f"layout: (tp,pp); mb: micro-batches; cap: most tokens of one micro-batch{padded}{legend}",
         title_justify="left",
         caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
     )
-    for name in ("#", "layout", "ranks"):
+    for name in ("#", *(("gpu",) if has_several else ()), "layout", "ranks"):
         table.add_column(name, no_wrap=True)
     for name in ("seqs", "tokens", "mb", "cap", "load ms"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -69,29 +99,37 @@ def _replicas(plan: Plan) -> Table:
         degrees = (replica.tp, replica.pp) if replica.cp == 1 else (replica.tp, replica.cp, replica.pp)
         table.add_row(
             str(index),
+            *((_letter(devices.index(replica.device)),) if has_several else ()),
             "(" + ",".join(map(str, degrees)) + ")",
             _ranks(replica.ranks),
-            f"{_num_sequences(replica):,}",
-            f"{_num_tokens(replica):,}",
-            str(len(replica.micro_batches)) if replica.micro_batches else "idle",
-            f"{replica.max_tokens:,}",
-            f"{replica.makespan_ms:,.1f}",
+            _count(_num_sequences(replica)),
+            _count(_num_tokens(replica)),
+            _count(len(replica.micro_batches)) if replica.micro_batches else "idle",
+            _count(replica.max_tokens),
+            _milliseconds(replica.makespan_ms),
             _bar(share),
         )
     if len(plan.replicas) > MAX_REPLICAS_SHOWN:
         rest = plan.replicas[MAX_REPLICAS_SHOWN:]
+        slowest = max(replica.makespan_ms for replica in rest)
         table.add_row(
-            f"… {len(rest)} more",
+            "…",
+            *(("",) if has_several else ()),
+            f"{len(rest):,} more",
             "",
+            _count(sum(map(_num_sequences, rest))),
+            _count(sum(map(_num_tokens, rest))),
+            _count(sum(len(replica.micro_batches) for replica in rest)),
             "",
-            f"{sum(map(_num_sequences, rest)):,}",
-            f"{sum(map(_num_tokens, rest)):,}",
-            str(sum(len(replica.micro_batches) for replica in rest)),
-            "",
-            f"{min(r.makespan_ms for r in rest):,.1f}-{max(r.makespan_ms for r in rest):,.1f}",
-            Text(""),
+            _milliseconds(slowest),
+            _bar(slowest / plan.makespan_ms if plan.makespan_ms else 0.0),
         )
     return table
+
+
+def _letter(index: int) -> str:
+    """Short name of a type of GPU: A to Z, then numbers."""
+    return chr(ord("A") + index) if index < 26 else str(index)
 
 
 def _summary(plan: Plan) -> Table:
@@ -99,6 +137,14 @@ def _summary(plan: Plan) -> Table:
     table.add_column(style="bold")
     table.add_column()
     table.add_row("sequences", f"{plan.num_sequences:,} of {plan.num_tokens:,} tokens")
+    if plan.method != "hydraulis":
+        table.add_row("method", f"{plan.method}, for comparison")
+    table.add_row(
+        "cost",
+        "padded: each sequence of a micro-batch as long as its longest"
+        if plan.cost == "padded"
+        else "packed: sequences back to back",
+    )
     table.add_row("makespan", f"{plan.makespan_ms:,.1f} ms  (1F1B simulation {plan.simulated_ms:,.1f} ms)")
     if plan.lower_bound_ms is not None and plan.gap is not None:
         scope = "this strategy" if plan.bound_scope == "strategy" else f"every strategy of {plan.num_gpus} GPUs"

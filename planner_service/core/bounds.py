@@ -13,7 +13,9 @@ only on the left. The left side falls and the right side grows with T, so the le
 plan, whatever the weights: a linear program chooses good ones, and the bound's proof does not rest on it.
 
 All strategies of N GPUs. The same inequality with ``N * max over k of (max over r of k of G_r(T)) / g_k`` on the right,
-since replicas of g_k GPUs each take N together. The weights to begin with are those that depend on T: with ``W = 1``
+since replicas of g_k GPUs each take N together; with GPUs of several types such a term for each type, and where some
+numbers of replicas are given or limited the value of the fractional knapsack that they leave (`Fleet.capacity`). The
+weights to begin with are those that depend on T: with ``W = 1``
 and ``V = share * c / L`` a sequence takes at least ``min over admissible k of g_k (q_k(s) + V_k s) / G_k(T)`` GPUs, and
 the sum over the batch is at most N. ``share = 0`` counts work alone; ``share = 1`` charges every token its part of a
 full micro-batch's c.
@@ -25,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner_service.core.cost import sequence_ms
-from planner_service.core.problem import Batch, Floats, Ints, ReplicaKind, Strategy
+from planner_service.core.length_table import LengthTable
+from planner_service.core.problem import Floats, Pool, ReplicaKind, Strategy
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of c charged by the token that are tried."""
@@ -40,14 +42,11 @@ LEAST_CAPACITY = 1e-30
 RANKING_TOLERANCE = 1e-3
 """Bisection stops here where bounds only rank candidates."""
 
-MAX_GROUPS = 1024
-"""Groups of neighbouring lengths that a table has at most; up to this many distinct lengths each is a group."""
-
-RANKING_GROUPS = 64
-"""Groups of neighbouring lengths where bounds only rank candidates."""
-
 SINGLE_CLASSES = 6
-"""Numbers of micro-batches that get a class of their own around the expected one."""
+"""Numbers of micro-batches that get a class of their own around the expected one, where few kinds are concerned."""
+
+FEW_SINGLE_CLASSES = 3
+"""The same where all kinds of a cluster are."""
 
 
 def capacity_ms(  # noqa: PLR0913, PLR0917 - the formula's own symbols
@@ -91,90 +90,20 @@ def capacity_ms(  # noqa: PLR0913, PLR0917 - the formula's own symbols
     return max(at(float(nearest)), at(float(min(nearest + 1, most))))
 
 
-@dataclass(frozen=True)
-class LengthTable:
-    """Costs of the batch's distinct lengths on some kinds; rows are kinds, columns lengths.
+def _least_time(
+    enough: Callable[[float], bool], floor_ms: float, tolerance: float, upper_ms: float = math.inf
+) -> float:
+    """Largest time shown to be too short, by doubling and bisection; ``enough`` must be monotone in time.
 
-    Very many lengths are grouped, without weakening a bound by more than a hundred-thousandth or so. A sequence of
-    length s between ``low`` and ``high`` counts as ``(high - s) / (high - low)`` of one of length ``low`` and the rest
-    of one of length ``high``: that keeps s and puts ``(high - s)(s - low)`` too much on s^2. Bounds add up the least of
-    some sums ``A s^2 + B s``, which is concave, homogeneous and non-decreasing in (s^2, s); so counts scaled by one
-    minus the largest such excess (relative) give no more than the true sum. A whole group runs where its shortest
-    length does.
-
-    Attributes
-    ----------
-    work_ms
-        ``q_k(s)``. Shape (K, D).
-    alone_ms
-        ``p_k (c_k + q_k(s))``, infinite where the sequence does not fit. Shape (K, D).
-    lengths
-        Occupied lengths in tokens, ascending. Shape (D,).
-    counts
-        Sequences of each length, fractional where lengths are grouped. Shape (D,).
+    Times over ``upper_ms`` are not looked at: a bound that reaches it is as good as any.
     """
-
-    kinds: tuple[ReplicaKind, ...]
-    work_ms: Floats
-    alone_ms: Floats
-    lengths: Floats
-    counts: Floats
-
-    @classmethod
-    def of(cls, kinds: Sequence[ReplicaKind], batch: Batch, max_groups: int = MAX_GROUPS) -> "LengthTable":
-        """Tabulate a batch for some kinds; the longest length always stands alone, in the last column."""
-        lengths, runs_as, counts = _grouped(batch.lengths, batch.counts, max_groups)
-        work = np.stack([sequence_ms(kind, lengths) for kind in kinds])
-        alone = np.stack(
-            [
-                np.where(runs_as <= kind.max_tokens, kind.pp * (kind.c + sequence_ms(kind, runs_as)), np.inf)
-                for kind in kinds
-            ]
-        )
-        return cls(tuple(kinds), work, alone, lengths.astype(float), counts)
-
-    def rows(self, strategy: Strategy) -> "LengthTable":
-        """Select the rows of a strategy's groups, in their order."""
-        picked = [self.kinds.index(kind) for kind, _ in strategy.groups]
-        return LengthTable(
-            tuple(self.kinds[row] for row in picked),
-            self.work_ms[picked],
-            self.alone_ms[picked],
-            self.lengths,
-            self.counts,
-        )
-
-    @property
-    def floor_ms(self) -> float:
-        """Time below which some sequence runs nowhere."""
-        return float(self.alone_ms.min(axis=0).max()) if len(self.lengths) else 0.0
-
-
-def _grouped(lengths: Ints, counts: Ints, max_groups: int) -> tuple[Ints, Ints, Floats]:
-    """Group neighbouring lengths: columns' lengths, the lengths that say where they run, and counts."""
-    if len(lengths) <= max_groups:
-        return lengths, lengths, counts.astype(float)
-    tokens = np.cumsum(lengths * counts.astype(float))
-    edges = np.searchsorted(tokens, np.linspace(0, tokens[-1], max_groups)[1:-1])
-    starts = np.unique(np.concatenate([[0], edges, [len(lengths) - 1]]))
-    group = np.searchsorted(starts, np.arange(len(lengths)), side="right") - 1
-    low, high = lengths[starts], lengths[np.append(starts[1:] - 1, len(lengths) - 1)]
-    below, above = lengths - low[group], high[group] - lengths
-    share_high = below / np.maximum(high - low, 1)[group]
-    excess = below * above / (lengths.astype(float) ** 2 + below * above)
-    scale = 1.0 - np.maximum.reduceat(excess, starts)
-    on_low = np.add.reduceat((1.0 - share_high) * counts, starts) * scale
-    on_high = np.add.reduceat(share_high * counts, starts) * scale
-    return np.ravel(np.column_stack([low, high])), np.repeat(low, 2), np.ravel(np.column_stack([on_low, on_high]))
-
-
-def _least_time(enough: Callable[[float], bool], floor_ms: float, tolerance: float) -> float:
-    """Largest time shown to be too short, by doubling and bisection; ``enough`` must be monotone in time."""
     low = floor_ms
     high = max(floor_ms, 1e-9)
     if not enough(high):
-        while not enough(high):
-            low, high = high, high * 2
+        if upper_ms < math.inf and upper_ms > high and not enough(upper_ms):
+            return upper_ms * (1 - RELATIVE_TOLERANCE)
+        while high < upper_ms and not enough(high):
+            low, high = high, min(high * 2, upper_ms)
         while high - low > tolerance * high:
             middle = 0.5 * (low + high)
             if enough(middle):
@@ -184,13 +113,14 @@ def _least_time(enough: Callable[[float], bool], floor_ms: float, tolerance: flo
     return low * (1 - RELATIVE_TOLERANCE)
 
 
-def all_strategies_bound(table: LengthTable, num_gpus: int, shares: Sequence[float] = SHARES) -> float:
-    """Lower bound in ms on the makespan of every strategy of ``num_gpus`` GPUs made of the table's kinds.
+def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequence[float] = SHARES) -> float:
+    """Lower bound in ms on the makespan of every strategy of the pools' GPUs made of the table's kinds.
 
     Every length must fit some kind. The best of several shares is returned; each is a proof by itself.
     """
     if not len(table.lengths):
         return 0.0
+    num_gpus = sum(pool.num_gpus for pool in pools)
     gpus = np.array([kind.num_ranks for kind in table.kinds], float)
     token_ms = np.array([kind.c / kind.max_tokens for kind in table.kinds])
 
@@ -215,38 +145,56 @@ def all_strategies_bound(table: LengthTable, num_gpus: int, shares: Sequence[flo
 
 @dataclass(frozen=True)
 class Fleet:
-    """Which replicas a bound speaks of: exactly those of a strategy, or any that a number of GPUs can form.
+    """Which replicas a bound speaks of: of each kind between some and some number, formed of the GPUs there are.
 
     Attributes
     ----------
     kinds
         Replica kinds; a table's rows are these, in order.
-    counts
-        Replicas of each kind; None for any.
-    num_gpus
-        GPUs to form replicas of, where ``counts`` is None.
+    fewest, most
+        Replicas of each kind that there are at least, and at most (None: as many as the GPUs can form).
+    pools
+        The GPUs; those of kinds whose number is not fixed suffice.
     """
 
     kinds: tuple[ReplicaKind, ...]
-    counts: tuple[int, ...] | None
-    num_gpus: int
+    fewest: tuple[int, ...]
+    most: tuple[int | None, ...]
+    pools: tuple[Pool, ...] = ()
 
     @classmethod
     def of_strategy(cls, strategy: Strategy) -> "Fleet":
         """Take exactly a strategy's replicas."""
         kinds, counts = zip(*strategy.groups, strict=True)
-        return cls(kinds, counts, strategy.num_ranks)
+        return cls(kinds, counts, counts)
 
     @classmethod
-    def of_cluster(cls, kinds: Sequence[ReplicaKind], num_gpus: int) -> "Fleet":
+    def of_cluster(cls, kinds: Sequence[ReplicaKind], pools: Sequence[Pool]) -> "Fleet":
         """Take any replicas of these kinds."""
-        return cls(tuple(kinds), None, num_gpus)
+        return cls(tuple(kinds), (0,) * len(kinds), (None,) * len(kinds), tuple(pools))
+
+    def gpus_left(self) -> dict[str, int]:
+        """GPUs of each device that the fewest replicas leave; negative where they are too many."""
+        left = {pool.device: pool.num_gpus for pool in self.pools}
+        for kind, fewest in zip(self.kinds, self.fewest, strict=True):
+            if kind.device in left:
+                left[kind.device] -= fewest * kind.num_ranks
+        return left
 
     def capacity(self, of_each_kind: Sequence[float]) -> float:
-        """Most that the replicas can do together, from the most that one of each kind can."""
-        if self.counts is not None:
-            return sum(most * count for most, count in zip(of_each_kind, self.counts, strict=True))
-        return self.num_gpus * max(most / kind.num_ranks for most, kind in zip(of_each_kind, self.kinds, strict=True))
+        """Most that the replicas can do together, from the most that one of each kind can (whole replicas or parts)."""
+        total = sum(most * fewest for most, fewest in zip(of_each_kind, self.fewest, strict=True))
+        left: dict[str, float] = dict(self.gpus_left())
+        by_worth = sorted(range(len(self.kinds)), key=lambda k: -of_each_kind[k] / self.kinds[k].num_ranks)
+        for k in by_worth:
+            kind, most = self.kinds[k], self.most[k]
+            more = left.get(kind.device, 0.0) / kind.num_ranks
+            if most is not None:
+                more = min(more, most - self.fewest[k])
+            if more > 0:
+                total += more * of_each_kind[k]
+                left[kind.device] -= more * kind.num_ranks
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,24 +219,39 @@ class Weights:
 
 
 def bound_with_weights(
-    fleet: Fleet, table: LengthTable, weights: Weights, tolerance: float = RELATIVE_TOLERANCE
+    fleet: Fleet,
+    table: LengthTable,
+    weights: Weights,
+    tolerance: float = RELATIVE_TOLERANCE,
+    upper_ms: float = math.inf,
 ) -> float:
     """Lower bound in ms on the makespan of a fleet that these weights prove; the table's rows are its kinds."""
     groups = np.array([entry.group for entry in weights.classes])
     work, token = np.array(weights.work), np.array(weights.token)
     per_class = work[:, None] * table.work_ms[groups] + token[:, None] * table.lengths
     firsts = np.searchsorted(groups, np.arange(len(fleet.kinds)))
-    charged = np.minimum.reduceat(per_class, firsts, axis=0)
+    ready = np.array(
+        [fleet.kinds[entry.group].c * (entry.low + fleet.kinds[entry.group].pp - 1) for entry in weights.classes]
+    )
+    charged: dict[int, Floats] = {}
+
+    def charged_at(time_ms: float) -> Floats:
+        """Least charge of each length on each kind, over the classes that can end in time with their c alone."""
+        in_time = ready <= time_ms
+        num_ready = int(in_time.sum())  # tells which, since classes become ready one after another
+        if num_ready not in charged:
+            charged[num_ready] = np.minimum.reduceat(np.where(in_time[:, None], per_class, np.inf), firsts, axis=0)
+        return charged[num_ready]
 
     def enough(time_ms: float) -> bool:
-        least = np.where(table.alone_ms <= time_ms, charged, np.inf).min(axis=0)
+        least = np.where(table.alone_ms <= time_ms, charged_at(time_ms), np.inf).min(axis=0)
         best = [0.0] * len(fleet.kinds)
         for entry, of_work, of_token in zip(weights.classes, weights.work, weights.token, strict=True):
             capacity = capacity_ms(fleet.kinds[entry.group], time_ms, of_work, of_token, entry.low, entry.high)
             best[entry.group] = max(best[entry.group], capacity)
         return bool(least @ table.counts <= fleet.capacity(best))
 
-    return _least_time(enough, table.floor_ms, tolerance)
+    return _least_time(enough, table.floor_ms, tolerance, upper_ms)
 
 
 def _uniform_weights(fleet: Fleet, weight: Sequence[float], share: float) -> Weights:
@@ -301,11 +264,16 @@ def _uniform_weights(fleet: Fleet, weight: Sequence[float], share: float) -> Wei
 
 
 def quick_strategy_bound(
-    strategy: Strategy, table: LengthTable, shares: Sequence[float] = (0.0, 1.0), tolerance: float = RANKING_TOLERANCE
+    strategy: Strategy,
+    table: LengthTable,
+    shares: Sequence[float] = (0.0, 1.0),
+    tolerance: float = RANKING_TOLERANCE,
+    upper_ms: float = math.inf,
 ) -> float:
     """Bound of one strategy from weights that are cheap to guess, for ranking many candidates.
 
-    Each kind is weighed so that the batch costs the same on all of them, or by its ranks.
+    Each kind is weighed so that the batch costs the same on all of them, or by its ranks. A bound that reaches
+    ``upper_ms`` is not raised further.
     """
     if not len(table.lengths):
         return 0.0
@@ -315,13 +283,15 @@ def quick_strategy_bound(
     by_ranks = [float(kind.num_ranks) for kind in fleet.kinds]
     guesses = [evened] if len(fleet.kinds) == 1 else [evened, by_ranks]
     return max(
-        bound_with_weights(fleet, table, _uniform_weights(fleet, weight, share), tolerance)
+        bound_with_weights(fleet, table, _uniform_weights(fleet, weight, share), tolerance, upper_ms)
         for weight in guesses
         for share in shares
     )
 
 
-def capacity_classes(fleet: Fleet, table: LengthTable, time_ms: float) -> tuple[CapacityClass, ...]:
+def capacity_classes(
+    fleet: Fleet, table: LengthTable, time_ms: float, num_single: int = SINGLE_CLASSES
+) -> tuple[CapacityClass, ...]:
     """Divide each kind's numbers of micro-batches into classes, finest around what fits the time.
 
     Parameters
@@ -332,6 +302,8 @@ def capacity_classes(fleet: Fleet, table: LengthTable, time_ms: float) -> tuple[
         Costs of the batch.
     time_ms
         About the makespan that is to be bounded.
+    num_single
+        Numbers of micro-batches of each kind with a class of their own.
     """
     tokens = float(table.lengths @ table.counts)
     classes: list[CapacityClass] = []
@@ -339,11 +311,11 @@ def capacity_classes(fleet: Fleet, table: LengthTable, time_ms: float) -> tuple[
         work_per_token = float(table.work_ms[group] @ table.counts) / tokens + kind.c / kind.max_tokens
         held = time_ms / work_per_token if work_per_token > 0 else tokens
         expected = max(1, round(held / kind.max_tokens))
-        low = max(1, expected - SINGLE_CLASSES // 2 + 1)
+        low = max(1, expected - num_single // 2 + (1 - num_single % 2))
         if low > 1:
             classes.append(CapacityClass(group, 1, low - 1))
-        classes += [CapacityClass(group, v, v) for v in range(low, low + SINGLE_CLASSES)]
-        classes.append(CapacityClass(group, low + SINGLE_CLASSES, None))
+        classes += [CapacityClass(group, v, v) for v in range(low, low + num_single)]
+        classes.append(CapacityClass(group, low + num_single, None))
     return tuple(classes)
 
 

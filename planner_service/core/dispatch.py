@@ -1,38 +1,32 @@
-"""Phase 1: items to replicas, longest first, then improved by moving and swapping items.
-
-Unrelated-machines makespan: replicas of unlike kinds take unlike times for the same item. Inside a kind only the
-replica that would end first matters, so a choice costs one comparison for each kind, not for each replica.
-"""
+"""Phase 1: items to replicas, longest first, then improved by moving and swapping items."""
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner_service.core.cost import least_replica_ms
+from planner_service.core.dispatch_rules import first_by_rules, pack_all_by_rules
 from planner_service.core.items import Workload
+from planner_service.core.longest_first import Dispatched, Preference, longest_first
 from planner_service.core.pack import EMPTY, Packing, pack
+from planner_service.core.pack_rules import is_packable, pack_by_rules, unpackable
 from planner_service.core.problem import ReplicaKind, Strategy
 
+LEVEL = 1.25
+LEVEL_STEPS = 12
+"""A first assignment under rules takes so many steps at most while its slowest replica is so far over the mean."""
 
-@dataclass(frozen=True)
-class Dispatched:
-    """An assignment with every replica packed.
-
-    Attributes
-    ----------
-    kinds
-        Kind of each replica. Length J.
-    packings
-        Micro-batches of each replica, as items. Length J.
-    """
-
-    kinds: tuple[ReplicaKind, ...]
-    packings: tuple[Packing, ...]
-
-    @property
-    def makespan_ms(self) -> float:
-        """Closed-form makespan of the slowest replica."""
-        return max((packing.makespan_ms for packing in self.packings), default=0.0)
+__all__ = [
+    "Dispatched",
+    "Improver",
+    "LongPart",
+    "Preference",
+    "first_assignment",
+    "keeps_rules",
+    "long_parts",
+    "longest_first",
+    "pack_all",
+]
 
 
 @dataclass(frozen=True)
@@ -80,70 +74,10 @@ def long_parts(dispatched: Dispatched, work: Workload) -> Iterator[LongPart]:
             yield LongPart(replicas, num_items, Dispatched(kinds, packings), part)
 
 
-def _charge(kind: ReplicaKind, work_ms: float, num_tokens: int, largest_ms: float) -> float:
-    """Makespan estimate that grows smoothly with the tokens, to compare replicas before they are packed."""
-    smooth = kind.c * max(0.0, num_tokens / kind.max_tokens - -(-num_tokens // kind.max_tokens))
-    if kind.pp == 1:
-        return work_ms + kind.c * max(1.0, num_tokens / kind.max_tokens)
-    return least_replica_ms(kind, work_ms, num_tokens, largest_ms) + smooth
-
-
-Preference = Callable[[int], Sequence[int]]
-"""Groups of the strategy that an item may go to, as indices."""
-
-
-def longest_first(strategy: Strategy, work: Workload, allowed: Preference | None = None) -> list[list[int]]:
-    """Give each item, longest first, to the replica that would end first.
-
-    Parameters
-    ----------
-    strategy
-        Replicas; every item fits at least one of them.
-    work
-        Items and their costs.
-    allowed
-        Restricts the kinds that an item may go to, for instance by a linear program's solution; where no allowed
-        kind holds the item, all are considered.
-
-    Returns
-    -------
-    list[list[int]]
-        Items of each replica, in the order of ``strategy.replicas``.
-    """
-    assigned: list[list[int]] = [[] for _ in range(strategy.num_replicas)]
-    loads: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * strategy.num_replicas
-    heaps: list[list[tuple[float, int]]] = []
-    first = 0
-    for _, num_replicas in strategy.groups:
-        heaps.append([(0.0, replica) for replica in range(first, first + num_replicas)])
-        first += num_replicas
-    kinds = [kind for kind, _ in strategy.groups]
-    costs = [work.costs_ms[kind] for kind in kinds]
-    everywhere = range(len(kinds))
-    for item in range(len(work.items)):
-        tokens, longest = work.items.tokens[item], work.items.longest[item]
-        groups: Sequence[int] = everywhere if allowed is None else allowed(item)
-        groups = [g for g in groups if max(tokens, longest) <= kinds[g].max_tokens]
-        if not groups:
-            groups = [g for g in everywhere if tokens <= kinds[g].max_tokens]
-        best_end, best_group = float("inf"), -1
-        for group in groups:
-            load, used, largest = loads[heaps[group][0][1]]
-            cost = costs[group][item]
-            end = _charge(kinds[group], load + cost, used + tokens, max(largest, cost))
-            if end < best_end:
-                best_end, best_group = end, group
-        replica = heaps[best_group][0][1]
-        load, used, largest = loads[replica]
-        cost = costs[best_group][item]
-        loads[replica] = (load + cost, used + tokens, max(largest, cost))
-        assigned[replica].append(item)
-        heapq.heapreplace(heaps[best_group], (best_end, replica))
-    return assigned
-
-
 def pack_all(strategy: Strategy, work: Workload, assigned: Sequence[Sequence[int]]) -> Dispatched:
-    """Pack every replica's items."""
+    """Pack every replica's items; one that cannot be packed by the workload's rules comes out as infinitely slow."""
+    if not work.rules.is_free:
+        return pack_all_by_rules(strategy, work, assigned)
     packings = tuple(
         pack(kind, items, work.costs_ms[kind], work.items.tokens) if items else EMPTY
         for kind, items in zip(strategy.replicas, assigned, strict=True)
@@ -151,13 +85,53 @@ def pack_all(strategy: Strategy, work: Workload, assigned: Sequence[Sequence[int
     return Dispatched(strategy.replicas, packings)
 
 
+def first_assignment(strategy: Strategy, work: Workload) -> Dispatched | None:
+    """Dispatch longest first and pack; None if the strategy cannot run the batch under the rules it is packed by."""
+    if not work.rules.is_free:
+        found = first_by_rules(strategy, work)
+        return None if found is None else _levelled(found, work)
+    if work.items.most_tokens > strategy.max_tokens:
+        return None
+    return pack_all(strategy, work, longest_first(strategy, work))
+
+
+def _levelled(dispatched: Dispatched, work: Workload) -> Dispatched:
+    """Relieve replicas that keeping the rules has left far over the others, so that strategies compare fairly."""
+    busy = [packing.makespan_ms for packing in dispatched.packings if packing.micro_batches]
+    if not busy:
+        return dispatched
+    return Improver(work, dispatched, lambda: True).run(LEVEL * sum(busy) / len(busy), LEVEL_STEPS)
+
+
+def keeps_rules(dispatched: Dispatched, work: Workload) -> bool:
+    """Whether every replica is packed within its limit, into a permitted number of micro-batches, none empty."""
+    rules, items = work.rules, work.items
+    counts = [len(packing.micro_batches) for packing in dispatched.packings]
+    if rules.equal_counts and len(set(counts)) > 1:
+        return False
+    for kind, packing in zip(dispatched.kinds, dispatched.packings, strict=True):
+        if any(counts) and not rules.permits(kind.pp, len(packing.micro_batches)):
+            return False
+        if not is_packable(packing) or not all(packing.micro_batches):
+            return False
+        for held in packing.micro_batches:
+            taken = sum(items.tokens[item] for item in held)
+            if rules.is_padded:
+                taken = max(items.longest[item] for item in held) * sum(items.num_sequences[item] for item in held)
+            if taken > kind.max_tokens:
+                return False
+    return True
+
+
 class Improver:
     """Local search on an assignment: the slowest replica gives or swaps an item, judged by packing both replicas anew.
+
+    The rules of the workload are kept; where all replicas run equally many micro-batches, as many as at the start.
 
     Parameters
     ----------
     work
-        Items and their costs.
+        Items, their costs and rules.
     dispatched
         Where to start.
     may_go_on
@@ -175,6 +149,8 @@ class Improver:
         self._held = [[item for items in packing.micro_batches for item in items] for packing in self._packings]
         self._may_go_on = may_go_on
         self._packed: dict[tuple[ReplicaKind, tuple[int, ...]], Packing] = {}
+        counts = (len(packing.micro_batches) for packing in self._packings)
+        self._exactly = max(counts, default=None) if work.rules.equal_counts else None
 
     def run(self, target_ms: float, most_steps: int) -> Dispatched:
         """Improve until the target, a local optimum, or ``most_steps`` accepted steps."""
@@ -192,9 +168,18 @@ class Improver:
         key = (kind, ordered)
         packing = self._packed.get(key)
         if packing is None:
-            packing = pack(kind, ordered, self._work.costs_ms[kind], self._work.items.tokens)
+            if self._work.rules.is_free:
+                packing = pack(kind, ordered, self._work.costs_ms[kind], self._work.items.tokens)
+            else:
+                packing = pack_by_rules(kind, ordered, self._work, self._exactly) or unpackable(ordered)
             self._packed[key] = packing
         return packing
+
+    def _may_give(self, replica: int) -> bool:
+        """Whether a replica has an item more than it has to keep."""
+        left = len(self._held[replica]) - 1
+        needed = self._exactly or self._work.rules.permitted(self._kinds[replica].pp)
+        return left >= needed or (left == 0 and self._work.rules.may_idle)
 
     def _estimate(self, replica: int, items: Sequence[int], gives: int | None, takes: int | None) -> float:
         kind = self._kinds[replica]
@@ -254,11 +239,12 @@ class Improver:
         own_kind, other_kind = self._kinds[worst], self._kinds[other]
         own, foreign = self._work.costs_ms[own_kind], self._work.costs_ms[other_kind]
         load_other = self._packings[other].makespan_ms
+        moves: tuple[int | None, ...] = (None,) if self._may_give(worst) else ()
         found: list[tuple[float, int, int, int | None]] = []
         for given in self._distinct(mine):
             if tokens[given] > other_kind.max_tokens:
                 continue
-            for taken in (None, *self._distinct(theirs)):
+            for taken in (*moves, *self._distinct(theirs)):
                 if taken is not None:
                     if tokens[taken] > own_kind.max_tokens or own[taken] >= own[given]:
                         continue

@@ -122,7 +122,7 @@ def _fullest_fit(descending: Sequence[int], tokens: Sequence[int], max_tokens: i
     return bins
 
 
-def _balanced(
+def balanced(
     descending: Sequence[int], costs_ms: Sequence[float], tokens: Sequence[int], max_tokens: int, count: int
 ) -> list[list[int]] | None:
     """Costliest item first into the least loaded micro-batch with room; None if some item finds no room."""
@@ -143,7 +143,7 @@ def _balanced(
     return bins
 
 
-def _even_out(
+def even_out(
     bins: list[list[int]], costs_ms: Sequence[float], tokens: Sequence[int], max_tokens: int, most_steps: int = 60
 ) -> None:
     """Lower the costliest micro-batch by moving or swapping one item with another micro-batch, in place."""
@@ -168,7 +168,7 @@ def _even_out(
         used[other] += moved
 
 
-def _best_exchange(  # noqa: PLR0913, PLR0917 - one step of `_even_out`, on its local state
+def _best_exchange(  # noqa: PLR0913, PLR0917 - one step of `even_out`, on its local state
     worst: int,
     bins: list[list[int]],
     times: list[float],
@@ -240,13 +240,13 @@ def pack(kind: ReplicaKind, items: Sequence[int], costs_ms: Sequence[float], tok
         floor = work + kind.c * (count + kind.pp - 1) + (kind.pp - 1) * max(work / count, largest)
         if floor >= best.makespan_ms:
             continue
-        bins = _balanced(descending, costs_ms, tokens, kind.max_tokens, count)
+        bins = balanced(descending, costs_ms, tokens, kind.max_tokens, count)
         if bins is None:
             if count != len(tightest):
                 continue
             bins = tightest
         if even_steps:
-            _even_out(bins, costs_ms, tokens, kind.max_tokens, even_steps)
+            even_out(bins, costs_ms, tokens, kind.max_tokens, even_steps)
         packing = packing_of(kind, costs_ms, [items for items in bins if items])
         if packing.makespan_ms < best.makespan_ms:
             best = packing

@@ -6,20 +6,18 @@ then stay aligned to their own size and leave no holes, as with buddy allocation
 
 from collections.abc import Sequence
 
-from planner_service.core.problem import ReplicaKind
+from planner_service.core.problem import Pool, ReplicaKind
 
 
-def place(kinds: Sequence[ReplicaKind], num_gpus: int, gpus_per_node: int) -> list[tuple[int, ...]] | None:
+def place(kinds: Sequence[ReplicaKind], pools: Sequence[Pool]) -> list[tuple[int, ...]] | None:
     """Give every replica its ranks.
 
     Parameters
     ----------
     kinds
         Kind of each replica. Length J.
-    num_gpus
-        Ranks of the cluster; rank r is on node ``r // gpus_per_node``.
-    gpus_per_node
-        Ranks of one node.
+    pools
+        The cluster's GPUs by type; a replica goes to the pool of its kind's device.
 
     Returns
     -------
@@ -27,11 +25,17 @@ def place(kinds: Sequence[ReplicaKind], num_gpus: int, gpus_per_node: int) -> li
         Ranks of each replica: stage by stage, context-parallel rank by rank, tensor-parallel rank by rank. None if the
         groups cannot be laid out.
     """
-    nodes = _Nodes(num_gpus, gpus_per_node)
+    nodes_of: dict[str, _Nodes] = {}
+    first_rank = 0
+    for pool in pools:
+        nodes_of[pool.device] = _Nodes(first_rank, pool.num_gpus, pool.gpus_per_node)
+        first_rank += pool.num_gpus
     order = sorted(range(len(kinds)), key=lambda j: (-kinds[j].layout.tp, -kinds[j].num_ranks, j))
     ranks: list[tuple[int, ...]] = [()] * len(kinds)
     for replica in order:
-        layout = kinds[replica].layout
+        layout, nodes = kinds[replica].layout, nodes_of.get(kinds[replica].device)
+        if nodes is None:
+            return None
         held: list[int] = []
         for _ in range(layout.cp * layout.pp):
             group = nodes.take(layout.tp)
@@ -45,7 +49,8 @@ def place(kinds: Sequence[ReplicaKind], num_gpus: int, gpus_per_node: int) -> li
 class _Nodes:
     """Nodes filled from their first rank on; groups come in descending size."""
 
-    def __init__(self, num_gpus: int, gpus_per_node: int) -> None:
+    def __init__(self, first_rank: int, num_gpus: int, gpus_per_node: int) -> None:
+        self._first_rank = first_rank
         self._num_gpus = num_gpus
         self._per_node = gpus_per_node
         self._used = [0] * -(-num_gpus // gpus_per_node)
@@ -56,7 +61,8 @@ class _Nodes:
     def take(self, size: int) -> range | None:
         if size != self._group_size:
             self._group_size, self._first_with_room = size, 0
-        return self._whole_nodes(size) if size > self._per_node else self._inside_node(size)
+        found = self._whole_nodes(size) if size > self._per_node else self._inside_node(size)
+        return None if found is None else range(self._first_rank + found.start, self._first_rank + found.stop)
 
     def _inside_node(self, size: int) -> range | None:
         node = self._first_with_room
@@ -87,12 +93,13 @@ class _Nodes:
         return range(first, first + size)
 
 
-def most_placeable(kind: ReplicaKind, num_gpus: int, gpus_per_node: int) -> int:
+def most_placeable(kind: ReplicaKind, pools: Sequence[Pool]) -> int:
     """Return how many replicas of one kind can be placed, possibly none."""
-    fits, too_many = 0, num_gpus // kind.num_ranks + 1
+    own = [pool for pool in pools if pool.device == kind.device]
+    fits, too_many = 0, sum(pool.num_gpus for pool in own) // kind.num_ranks + 1
     probe = too_many - 1
     while too_many - fits > 1:
-        if place([kind] * probe, num_gpus, gpus_per_node) is not None:
+        if place([kind] * probe, own) is not None:
             fits = probe
         else:
             too_many = probe

@@ -100,7 +100,11 @@ class Strategy:
         return sum(kind.max_tokens * num_replicas for kind, num_replicas in self.groups) / self.num_replicas
 
     def __str__(self) -> str:
-        return ",".join(f"{kind.layout}x{num_replicas}" for kind, num_replicas in self.groups)
+        devices = {kind.device for kind, _ in self.groups}
+        return ",".join(
+            f"{kind.layout}x{num_replicas}" + (f"@{kind.device}" if len(devices) > 1 else "")
+            for kind, num_replicas in self.groups
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +187,51 @@ class Batch:
         return Batch(kept, self.alignment), tuple(row for row in self.rows if not fits(row))
 
 
+Method = Literal["hydraulis", "plain", "off", "karmarkar-karp-tokens", "karmarkar-karp-work", "next-fit", "published"]
+
+
 @dataclass(frozen=True)
 class Options:
-    """What constrains the search (see ``planner_client.contract.PlanOptions``)."""
+    """What constrains the search (see ``planner_client.contract.PlanOptions``).
+
+    Options that only narrow the replica kinds (limits, allowed layouts) are applied where the kinds are made.
+    """
 
     max_length: int | None = None
     over_long: Literal["reject", "drop"] = "reject"
     target_gap: float = 0.002
     seed: int = 0
-    method: Literal["hydraulis", "plain"] = "hydraulis"
+    method: Method = "hydraulis"
+    is_padded: bool = False
+    equal_counts: bool = False
+    count_multiple: int = 1
+    at_least_stages: bool = False
+    idle_allowed: bool = True
+    homogeneous: bool = False
+    max_process_groups: int | None = None
+
+    @property
+    def constrains_counts(self) -> bool:
+        """Whether numbers of micro-batches are not free."""
+        return self.equal_counts or self.count_multiple > 1 or self.at_least_stages
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """``count`` times sequences of ``source`` of these true lengths (ascending) that must share a micro-batch."""
+
+    source: str
+    lengths: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """GPUs of one type: ranks are numbered pool by pool, and node by node inside a pool."""
+
+    device: str
+    num_gpus: int
+    gpus_per_node: int
 
 
 @dataclass(frozen=True)
@@ -206,16 +246,30 @@ class Problem:
         Every replica kind that has a positive limit, for generated strategies and the bound over all of them.
     candidates
         Strategies to choose from; empty means that they are generated.
-    num_gpus, gpus_per_node
-        Size of the cluster and of its nodes, in ranks.
+    pools
+        The cluster's GPUs by type; devices are distinct.
     arrival
-        (source, true length) in arrival order, for the method that needs it.
+        (source, true length) in arrival order, for methods that need it.
+    groups
+        Sequences of the batch that must share a micro-batch.
     """
 
     batch: Batch
     kinds: tuple[ReplicaKind, ...]
     candidates: tuple[Strategy, ...]
-    num_gpus: int
-    gpus_per_node: int
+    pools: tuple[Pool, ...]
     options: Options
     arrival: Sequence[tuple[str, int]] = ()
+    groups: tuple[GroupRow, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all types together."""
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def cluster(self) -> str:
+        """The cluster in words, with its nodes: tensor-parallel groups have to fit into them."""
+        return ", ".join(
+            f"{pool.num_gpus} GPUs of {pool.device} in nodes of {pool.gpus_per_node}" for pool in self.pools
+        )

@@ -1,7 +1,7 @@
 """Solutions: what the core returns, and how item assignments become rows by source."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner_service.core.cost import micro_batch_ms, replica_ms
@@ -9,19 +9,23 @@ from planner_service.core.dispatch import Dispatched
 from planner_service.core.items import Items
 from planner_service.core.order import best_order
 from planner_service.core.place import place
-from planner_service.core.problem import Batch, Problem, ReplicaKind, SourceRow, Strategy
+from planner_service.core.problem import Batch, GroupRow, Problem, ReplicaKind, SourceRow, Strategy
 from planner_service.core.screen import Screened
 from planner_service.core.simulate import simulate_1f1b
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedMicroBatch:
-    """Sequences that run together; ``num_tokens`` are their own, padding comes on top."""
+    """Sequences that run together; ``num_tokens`` are their own, padding comes on top.
+
+    ``rows`` are all sequences; ``groups`` says which of them are atomic groups.
+    """
 
     rows: tuple[SourceRow, ...]
     num_tokens: int
     num_padding_tokens: int
     time_ms: float
+    groups: tuple[GroupRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,23 @@ OPTIMAL_GAP = 1e-6
 
 
 class _Stock:
-    """Sequences not yet handed out, by occupied length, in row order."""
+    """Sequences not yet handed out: single ones by occupied length, in row order, and those of groups by group."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, groups: Sequence[GroupRow]) -> None:
+        self.batch = batch
         self._rows: list[list[list[int]]] = [[] for _ in batch.lengths]
-        self._batch = batch
-        for index, (row, length) in enumerate(zip(batch.rows, batch.length_of_row, strict=True)):
-            self._rows[int(length)].append([index, row.count])
+        self._row_of = {(row.source, row.length): index for index, row in enumerate(batch.rows)}
+        self._length_of_row = [int(length) for length in batch.length_of_row]
+        single = [row.count for row in batch.rows]
+        for group in groups:
+            for length in group.lengths:
+                single[self._row_of[group.source, length]] -= group.count
+        for index, length in enumerate(self._length_of_row):
+            if single[index]:
+                self._rows[length].append([index, single[index]])
 
     def take(self, length_index: int, count: int) -> list[tuple[int, int]]:
-        """Hand out sequences of one occupied length as (row, count)."""
+        """Hand out single sequences of one occupied length as (row, count)."""
         taken: list[tuple[int, int]] = []
         rows = self._rows[length_index]
         while count:
@@ -95,16 +106,34 @@ class _Stock:
                 rows.pop(0)
         return taken
 
+    def rows_of(self, group: GroupRow) -> list[int]:
+        """Name the row of each sequence of a group."""
+        return [self._row_of[group.source, length] for length in group.lengths]
+
+    def length_of(self, row: int) -> int:
+        """Index of a row's occupied length."""
+        return self._length_of_row[row]
+
 
 def _micro_batch(
-    kind: ReplicaKind, batch: Batch, stock: _Stock, items: Items, held: Sequence[int]
+    kind: ReplicaKind, stock: _Stock, items: Items, held: Sequence[int], *, is_padded: bool
 ) -> PlannedMicroBatch:
+    batch = stock.batch
     by_row: dict[int, int] = {}
     occupied: dict[int, int] = {}
+    copies: dict[int, int] = {}
     for item in held:
         for length_index, count in items.contents[item]:
             occupied[length_index] = occupied.get(length_index, 0) + count
-    for length_index, count in sorted(occupied.items()):
+        for group, count in items.groups[item] if items.groups else ():
+            copies[group] = copies.get(group, 0) + count
+    single = dict(occupied)
+    groups = tuple(replace(items.group_rows[group], count=count) for group, count in sorted(copies.items()))
+    for group_row in groups:
+        for row in stock.rows_of(group_row):
+            by_row[row] = by_row.get(row, 0) + group_row.count
+            single[stock.length_of(row)] -= group_row.count
+    for length_index, count in sorted(single.items()):
         for row, part in stock.take(length_index, count):
             by_row[row] = by_row.get(row, 0) + part
     rows = tuple(
@@ -112,26 +141,28 @@ def _micro_batch(
     )
     num_tokens = sum(row.length * row.count for row in rows)
     lengths = [(int(batch.lengths[index]), count) for index, count in sorted(occupied.items())]
+    if is_padded:
+        lengths = [(lengths[-1][0], sum(count for _, count in lengths))]
     num_occupied = sum(length * count for length, count in lengths)
-    return PlannedMicroBatch(rows, num_tokens, num_occupied - num_tokens, micro_batch_ms(kind, lengths))
+    return PlannedMicroBatch(rows, num_tokens, num_occupied - num_tokens, micro_batch_ms(kind, lengths), groups)
 
 
 def _replica(  # noqa: PLR0913, PLR0917 - one replica of `assemble`
     kind: ReplicaKind,
     ranks: tuple[int, ...],
-    batch: Batch,
     stock: _Stock,
     items: Items,
     micro_batches: Sequence[Sequence[int]],
     times_ms: Sequence[float],
     *,
     keep_order: bool,
+    is_padded: bool,
 ) -> PlannedReplica:
     if keep_order:
         order, simulated = list(range(len(micro_batches))), simulate_1f1b(kind.pp, times_ms)
     else:
         order, simulated = best_order(kind.pp, times_ms)
-    planned = tuple(_micro_batch(kind, batch, stock, items, micro_batches[index]) for index in order)
+    planned = tuple(_micro_batch(kind, stock, items, micro_batches[index], is_padded=is_padded) for index in order)
     times = [micro_batch.time_ms for micro_batch in planned]
     return PlannedReplica(kind, ranks, planned, replica_ms(kind.pp, times), simulated)
 
@@ -152,15 +183,26 @@ def assemble(  # noqa: PLR0913, PLR0917 - a solution's parts
     dropped: tuple[SourceRow, ...] = (),
     passed_over: tuple[tuple[str, str], ...] = (),
     keep_order: bool = False,
+    is_padded: bool = False,
 ) -> Solution:
     """Turn an assignment of items into a solution: order each replica's micro-batches and name sequences by source.
 
     Which source's sequence of a length goes where does not change any time; they are handed out in row order, replica
-    by replica and micro-batch by micro-batch.
+    by replica and micro-batch by micro-batch; those of an atomic group go together. Under padded cost each sequence
+    takes as much as the longest of its micro-batch.
     """
-    stock = _Stock(batch)
+    stock = _Stock(batch, items.group_rows)
     replicas = tuple(
-        _replica(kind, ranks[j], batch, stock, items, packing.micro_batches, packing.times_ms, keep_order=keep_order)
+        _replica(
+            kind,
+            ranks[j],
+            stock,
+            items,
+            packing.micro_batches,
+            packing.times_ms,
+            keep_order=keep_order,
+            is_padded=is_padded,
+        )
         for j, (kind, packing) in enumerate(zip(dispatched.kinds, dispatched.packings, strict=True))
     )
     makespan = max((replica.makespan_ms for replica in replicas), default=0.0)
@@ -192,7 +234,7 @@ def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
     keep_order: bool = False,
 ) -> Solution:
     """Place a dispatched strategy and assemble the solution."""
-    ranks = place(strategy.replicas, problem.num_gpus, problem.gpus_per_node)
+    ranks = place(strategy.replicas, problem.pools)
     assert ranks is not None  # noqa: S101 - candidates that cannot be placed were screened out
     return assemble(
         strategy,
@@ -204,4 +246,5 @@ def finish(  # noqa: PLR0913, PLR0917 - a solution's parts
         dropped=screened.dropped,
         passed_over=screened.passed_over,
         keep_order=keep_order,
+        is_padded=problem.options.is_padded,
     )

@@ -7,20 +7,19 @@ clock had to end the search, and then the solution says so.
 
 from collections.abc import Callable, Sequence
 
-from planner_service.core.baselines import items_in_arrival_order, plain_loader
-from planner_service.core.bounds import LengthTable, all_strategies_bound, strategy_bound
-from planner_service.core.cpsat import weights_by_lp
+from planner_service.core.baselines import compare
 from planner_service.core.dispatch import pack_all
-from planner_service.core.faults import PlanningFault
+from planner_service.core.effort import Effort
+from planner_service.core.explore import search_all_strategies
+from planner_service.core.homogeneous import homogeneous
+from planner_service.core.infeasible import infeasible_fault
 from planner_service.core.items import Items, Workload
-from planner_service.core.place import most_placeable
-from planner_service.core.problem import Batch, Problem, Strategy
-from planner_service.core.propose import generate
-from planner_service.core.screen import MAX_MICRO_BATCHES, Screened, screen
-from planner_service.core.select import Candidate, Effort, Search
+from planner_service.core.problem import Problem
+from planner_service.core.screen import Screened, screen
+from planner_service.core.select import Candidate, Search
 from planner_service.core.solution import Bounds, Solution, finish
 
-MOST_CANDIDATES_IMPROVED = 4
+MOST_CANDIDATES_IMPROVED = 3
 
 
 def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], None] | None = None) -> Solution:
@@ -43,35 +42,53 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     screened = screen(problem)
     if not screened.batch.num_sequences:
         return _all_idle(problem, screened)
-    if problem.options.method == "plain":
-        return _plain(problem, screened)
+    if problem.options.method != "hydraulis":
+        return compare(problem, screened, effort)
     search = Search(problem, screened, effort)
 
     def report(candidate: Candidate) -> None:
         if on_incumbent is not None:
             on_incumbent(search.solution(candidate))
 
-    candidates = search.construct(screened.usable or _homogeneous(problem, screened.batch), report)
-    if not screened.usable and search.may_go_on():
-        generated = [
-            strategy
-            for strategy in generate(search.ranking, problem.num_gpus)
-            if search.may_be_placed(strategy) and search.num_occupied <= MAX_MICRO_BATCHES * strategy.mean_max_tokens
-        ]
-        candidates = search.construct(generated, report, candidates)
-        search.bound_all_strategies()
+    strategies = screened.usable or homogeneous(problem, screened)
+    candidates = search.construct(strategies, report)
+    if not candidates:
+        raise infeasible_fault(screened.batch, screened.groups, search.rules, strategies)
+    candidates[0] = search.balanced(candidates[0])
+    if search.scope_is_all:
+        candidates = _with_best_homogeneous(search, candidates, report)
+    contenders = _improved(search, candidates)
+    report(contenders[0])
+    return search.solution(search.ordered_well(_polish(search, contenders)))
+
+
+def _with_best_homogeneous(
+    search: Search, candidates: list[Candidate], report: Callable[[Candidate], None]
+) -> list[Candidate]:
+    """Search all strategies; the best homogeneous one stays among the first, so that its refinement is never missed."""
+    if search.problem.options.homogeneous:
+        search.bound_homogeneous(candidates)
+        return candidates
+    homogeneous_best = candidates[0]
+    found = search_all_strategies(search, candidates, report)
+    first = found[: MOST_CANDIDATES_IMPROVED - 1]
+    if all(candidate.strategy != homogeneous_best.strategy for candidate in first):
+        first.append(homogeneous_best)
+    return first
+
+
+def _improved(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Bound and improve the first candidates, passing over those whose bound rules them out; best first."""
     contenders: list[Candidate] = []
     best_ms = candidates[0].dispatched.makespan_ms
     for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:
         bounded = search.bound(candidate)
         if contenders and bounded.bound_ms >= best_ms:
             continue
-        improved = search.improve_locally(bounded)
+        improved = search.improve(bounded)
         contenders.append(improved)
         best_ms = min(best_ms, improved.dispatched.makespan_ms)
-    contenders.sort(key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
-    report(contenders[0])
-    return search.solution(_polish(search, contenders))
+    return sorted(contenders, key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
 
 
 def _polish(search: Search, contenders: Sequence[Candidate]) -> Candidate:
@@ -84,56 +101,14 @@ def _polish(search: Search, contenders: Sequence[Candidate]) -> Candidate:
         found = search.improve_by_cp_sat(candidate, share)
         if not index or found.dispatched.makespan_ms < best.dispatched.makespan_ms:
             best = found
-        share /= 2
+        share /= 3
     return best
-
-
-def _homogeneous(problem: Problem, batch: Batch) -> list[Strategy]:
-    """Homogeneous strategies that hold the batch, of as many replicas as can be placed, smallest replicas first.
-
-    Raises
-    ------
-    PlanningFault
-        If there are none.
-    """
-    kinds = sorted(problem.kinds, key=lambda kind: (kind.num_ranks, kind.layout))
-    strategies: list[Strategy] = []
-    for kind in kinds:
-        if batch.longest <= kind.max_tokens and batch.num_occupied_tokens <= MAX_MICRO_BATCHES * kind.max_tokens:
-            num_replicas = most_placeable(kind, problem.num_gpus, problem.gpus_per_node)
-            if num_replicas:
-                strategies.append(Strategy.of([(kind, num_replicas)]))
-    if not strategies:
-        raise PlanningFault(
-            "no-usable-strategy",
-            f"no layout that holds the longest sequence, of {batch.longest} tokens, can be placed on "
-            f"{problem.num_gpus} GPUs in nodes of {problem.gpus_per_node}",
-            "use more GPUs, or layouts whose tensor-parallel groups fit into nodes",
-            num_gpus=problem.num_gpus,
-        )
-    return strategies
 
 
 def _all_idle(problem: Problem, screened: Screened) -> Solution:
     """Plan an empty batch: every replica is declared idle."""
-    strategy = (screened.usable or _homogeneous(problem, screened.batch))[0]
+    strategy = (screened.usable or homogeneous(problem, screened))[0]
     nothing = Items((), (), (), ())
     dispatched = pack_all(strategy, Workload.of(nothing, strategy.replicas), [[]] * strategy.num_replicas)
     bounds = Bounds(0.0, "strategy", 0.0, "heuristic", cut_by_wall_clock=False)
     return finish(problem, screened, strategy, dispatched, nothing, bounds)
-
-
-def _plain(problem: Problem, screened: Screened) -> Solution:
-    """Do what a plain data loader does, on the first usable candidate or the smallest homogeneous one that fits."""
-    batch = screened.batch
-    strategy = (screened.usable or _homogeneous(problem, batch))[0]
-    items = items_in_arrival_order(batch, problem.arrival)
-    table = LengthTable.of(problem.kinds, batch)
-    bounds = Bounds(
-        strategy_bound(strategy, table.rows(strategy), weights_by_lp),
-        "strategy",
-        all_strategies_bound(table, problem.num_gpus),
-        "heuristic",
-        cut_by_wall_clock=False,
-    )
-    return finish(problem, screened, strategy, plain_loader(strategy, items), items, bounds, keep_order=True)

@@ -11,7 +11,7 @@ class Job:
 
     number: int
     request: PlanRequest
-    profile: Profile
+    profiles: tuple[Profile, ...]
     deadline_ms: float
 
 

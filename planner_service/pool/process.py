@@ -97,7 +97,7 @@ def _outcome(connection: "Connection[FromSolver, FromServer]", solve: SolveFunct
 
     connection.send(Started(job.number))
     try:
-        plan = solve(job.request, job.profile, remaining_ms=remaining_ms, on_incumbent=on_incumbent)
+        plan = solve(job.request, job.profiles, remaining_ms=remaining_ms, on_incumbent=on_incumbent)
         return Finished(job.number, FoundPlan.of(plan))
     except PlanningFault as fault:
         return Refused(job.number, str(fault.code), fault.detail, fault.remedy, _plain(fault.numbers))

@@ -93,7 +93,7 @@ class SolverPool:
         for slot in self._slots:
             self._spawn(self._start_slot(slot))
 
-    async def solve(self, request: PlanRequest, profile: Profile) -> Solved:
+    async def solve(self, request: PlanRequest, profiles: tuple[Profile, ...]) -> Solved:
         """Plan a request in the next free solver.
 
         Raises
@@ -112,7 +112,7 @@ class SolverPool:
             wait_ms += waited_ms
             started = time.monotonic()
             try:
-                plan = await self._run_on(slot, request, profile)
+                plan = await self._run_on(slot, request, profiles)
             except SolverDied as death:
                 self._log.error("solver_died", detail=str(death), attempt=attempt, had_plan=death.best is not None)
                 if death.best is None:
@@ -164,9 +164,9 @@ class SolverPool:
             raise _shutting_down()
         return slot, (time.monotonic() - began) * 1000.0
 
-    async def _run_on(self, slot: Slot, request: PlanRequest, profile: Profile) -> FoundPlan:
+    async def _run_on(self, slot: Slot, request: PlanRequest, profiles: tuple[Profile, ...]) -> FoundPlan:
         """Run one job; if this call is cancelled the job is told to stop, and the slot comes back by itself."""
-        job = Job(next(self._job_numbers), request, profile, float(request.options.deadline_ms))
+        job = Job(next(self._job_numbers), request, profiles, float(request.options.deadline_ms))
         cancelled = threading.Event()
         answer: asyncio.Future[FoundPlan] = asyncio.get_running_loop().create_future()
         self._spawn(self._occupy(slot, job, cancelled, answer))

@@ -52,7 +52,7 @@ def _plan(lengths: list[int], num_gpus: int, strategies: list[str]) -> tuple[Pla
     )
     started = time.perf_counter()
     deadline = started + request.options.deadline_ms / 1000
-    plan = plan_request(request, PROFILE, remaining_ms=lambda: (deadline - time.perf_counter()) * 1000)
+    plan = plan_request(request, [PROFILE], remaining_ms=lambda: (deadline - time.perf_counter()) * 1000)
     seconds = time.perf_counter() - started
     assert plan.num_tokens == sum(lengths)
     assert all(

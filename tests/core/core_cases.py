@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planner_client.contract import OptimizerLayout
-from planner_service.core.problem import Batch, Layout, Options, Problem, ReplicaKind, SourceRow, Strategy
-from planner_service.core.select import Effort
+from planner_service.core.effort import Effort
+from planner_service.core.problem import Batch, Layout, Options, Pool, Problem, ReplicaKind, SourceRow, Strategy
 from planner_service.core.solution import Solution
 from planner_service.core.solve import solve
 from planner_service.core.validate import check
@@ -56,8 +56,7 @@ def problem_for(
         batch_of(lengths, alignment),
         tuple(used),
         tuple(strategies),
-        num_gpus,
-        8,
+        (Pool(used[0].device, num_gpus, 8),),
         Options(**options),  # type: ignore[arg-type]
         [("local", length) for length in lengths],
     )

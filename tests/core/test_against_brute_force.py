@@ -3,14 +3,8 @@ import itertools
 import pytest
 from core_cases import DEEP, PIPED, SMALL, WIDE, best_makespan_ms, problem_for, solved
 
-from planner_service.core.bounds import (
-    CapacityClass,
-    Fleet,
-    LengthTable,
-    Weights,
-    bound_with_weights,
-    quick_strategy_bound,
-)
+from planner_service.core.bounds import CapacityClass, Fleet, Weights, bound_with_weights, quick_strategy_bound
+from planner_service.core.length_table import LengthTable
 from planner_service.core.problem import ReplicaKind, Strategy
 
 BATCHES = [lengths for n in range(1, 7) for lengths in itertools.combinations_with_replacement([1, 7, 64, 500], n)]

@@ -7,7 +7,7 @@ from core_cases import NO_HURRY, SMALL, best_makespan_ms, kind, problem_for, pub
 
 from planner_client.contract import PlanRequest, Profile
 from planner_service.core.faults import PlanningFault
-from planner_service.core.problem import Batch, SourceRow, Strategy
+from planner_service.core.problem import Batch, Pool, SourceRow, Strategy
 from planner_service.core.solve import solve
 from planner_service.translate import plan_request
 
@@ -58,15 +58,16 @@ def test_layouts_that_leave_holes_in_nodes_are_used_as_far_as_they_fit(  # noqa:
 ) -> None:
     awkward = kind(tp, 1, 0.0, 1.0, 1.0, 100)
     problem = replace(
-        problem_for(lengths, [], kinds=[awkward], num_gpus=num_gpus, method=method), gpus_per_node=per_node
+        problem_for(lengths, [], kinds=[awkward], num_gpus=num_gpus, method=method),
+        pools=(Pool("test", num_gpus, per_node),),
     )
     assert solved(problem).strategy.num_replicas == placed
 
 
 def test_a_layout_that_fits_nowhere_is_a_fault_and_not_a_crash() -> None:
     awkward = kind(16, 1, 0.0, 1.0, 1.0, 100)
-    with pytest.raises(PlanningFault, match="8 GPUs in nodes of 12"):
-        solve(replace(problem_for([10], [], kinds=[awkward], num_gpus=8), gpus_per_node=12), NO_HURRY)
+    with pytest.raises(PlanningFault, match="8 GPUs of test in nodes of 12"):
+        solve(replace(problem_for([10], [], kinds=[awkward], num_gpus=8), pools=(Pool("test", 8, 12),)), NO_HURRY)
 
 
 def test_the_order_of_the_candidates_changes_nothing() -> None:
@@ -112,7 +113,7 @@ def test_extreme_coefficients_are_planned_with(name: str, value: float) -> None:
     )
     for lengths in ([1], [1, 2, 3, 1000], [2**31 - 1, 5]):
         request = PlanRequest(profile=profile, num_gpus=4, lengths=lengths)
-        plan = plan_request(request, profile, remaining_ms=lambda: 1e9)
+        plan = plan_request(request, [profile], remaining_ms=lambda: 1e9)
         assert plan.num_sequences == len(lengths)
 
 
@@ -133,5 +134,5 @@ def test_a_tiny_model_on_a_large_gpu_gets_the_largest_limit_there_is() -> None:
             "layouts": [{"tp": 1, "pp": 1, "a_ms_per_token2": 0, "b_ms_per_token": 1, "c_ms": 1}],
         }
     )
-    plan = plan_request(PlanRequest(profile=profile, num_gpus=2, lengths=[5]), profile, remaining_ms=lambda: 1e9)
+    plan = plan_request(PlanRequest(profile=profile, num_gpus=2, lengths=[5]), [profile], remaining_ms=lambda: 1e9)
     assert plan.replicas[0].max_tokens == 2**31 - 128

@@ -1,7 +1,7 @@
 import pytest
 from core_cases import published
 
-from planner_client.contract import OptimizerLayout, PlanRequest
+from planner_client.contract import OptimizerLayout, PlanOptions, PlanRequest
 from planner_service.core.cost import micro_batch_ms
 from planner_service.core.faults import PlanningFault
 from planner_service.profiles import builtin_profiles
@@ -44,7 +44,7 @@ def test_a_strategy_with_a_layout_that_cannot_run_is_refused_by_name(layout: dic
         }
     )
     with pytest.raises(PlanningFault) as refused:
-        plan_request(request, builtin_profiles()["llama-32b-a800-80g"], remaining_ms=lambda: 1e9)
+        plan_request(request, [builtin_profiles()["llama-32b-a800-80g"]], remaining_ms=lambda: 1e9)
     assert refused.value.code == "layout-without-memory"
     assert f"({layout['tp']},{layout['pp']})" in refused.value.detail
 
@@ -80,7 +80,7 @@ def test_an_optimizer_layout_that_does_not_cover_the_gpus_is_refused() -> None:
 
 
 def test_limits_are_floored_to_the_alignment() -> None:
-    kinds, _ = replica_kinds(builtin_profiles()["llama-7b-a800-80g"], 64, None, alignment=1000)
+    kinds, _ = replica_kinds(builtin_profiles()["llama-7b-a800-80g"], 64, None, PlanOptions(alignment=1000))
     plain, _ = replica_kinds(builtin_profiles()["llama-7b-a800-80g"], 64)
     for layout, kind in kinds.items():
         assert kind.max_tokens == plain[layout].max_tokens // 1000 * 1000

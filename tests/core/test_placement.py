@@ -3,6 +3,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner_service.core.place import place
+from planner_service.core.problem import Pool
+
+
+def cluster(num_gpus: int, device: str = "test") -> list[Pool]:
+    return [Pool(device, num_gpus, 8)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -22,7 +27,7 @@ def test_power_of_two_groups_fill_the_cluster_without_crossing_nodes(
     kinds = [kind(tp, pp, 0, 1, 1, 10) for tp, pp in layouts]
     needed = sum(tp * pp for tp, pp in layouts)
     num_gpus = -(-needed // 8) * 8 + 8 * spare
-    ranks = place(kinds, num_gpus, 8)
+    ranks = place(kinds, cluster(num_gpus))
     assert ranks is not None
     flat = [rank for held in ranks for rank in held]
     assert len(flat) == len(set(flat)) == needed
@@ -37,18 +42,18 @@ def test_power_of_two_groups_fill_the_cluster_without_crossing_nodes(
 
 
 def test_groups_that_do_not_fit_into_nodes_are_not_placed() -> None:
-    assert place([kind(3, 1, 0, 1, 1, 10)] * 5, 16, 8) is None  # two of three ranks in each node of eight
-    assert place([kind(16, 1, 0, 1, 1, 10)], 8, 8) is None
+    assert place([kind(3, 1, 0, 1, 1, 10)] * 5, cluster(16)) is None  # two of three ranks in each node of eight
+    assert place([kind(16, 1, 0, 1, 1, 10)], cluster(8)) is None
 
 
 def test_a_cluster_smaller_than_a_node_is_filled() -> None:
-    assert place([kind(1, 1, 0, 1, 1, 10)] * 2, 2, 8) == [(0,), (1,)]
+    assert place([kind(1, 1, 0, 1, 1, 10)] * 2, cluster(2)) == [(0,), (1,)]
 
 
 def test_a_thousand_gpus_are_placed_whatever_the_order_of_the_replicas() -> None:
     kinds = published("llama-32b-a800-80g", 1024)
     replicas = [kinds[4, 1]] * 238 + [kinds[4, 4]] * 2 + [kinds[8, 1]] * 3 + [kinds[16, 1]]
     for order in (replicas, replicas[::-1]):
-        ranks = place(order, 1024, 8)
+        ranks = place(order, cluster(1024, "A800 80GB"))
         assert ranks is not None
         assert sorted(rank for held in ranks for rank in held) == list(range(1024))

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner_service.core.cost import micro_batch_ms, replica_ms
+from planner_service.core.effort import Effort
 from planner_service.core.faults import PlanningFault
 from planner_service.core.problem import Batch, Problem, SourceRow, Strategy
-from planner_service.core.select import Effort
 from planner_service.core.solution import Solution
 from planner_service.core.solve import solve
 from planner_service.core.validate import check

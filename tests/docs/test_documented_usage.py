@@ -26,10 +26,12 @@ def _console_lines(page: str) -> list[str]:
     ]
 
 
-def _run(command: list[str], url: str = DOCUMENTED_URL, timeout: int = 120) -> subprocess.CompletedProcess[str]:
+def _run(
+    command: list[str], url: str = DOCUMENTED_URL, timeout: int = 120, cwd: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PLANNER_URL": url}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT, env=environment
+        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd, env=environment
     )
 
 
@@ -49,12 +51,29 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.terminate()
 
 
-@pytest.mark.parametrize("line", [line for line in _console_lines(USAGE) if line.startswith("hydraulis plan ")])
+PLAN_LINES = [
+    line for line in _console_lines(USAGE) if line.startswith("hydraulis plan ") and "--strategies" not in line
+]
+
+
+@pytest.mark.parametrize("line", PLAN_LINES)
 def test_a_documented_plan_command_works(line: str) -> None:
     done = _run(shlex.split(line))
     assert done.returncode == 0, done.stderr
     if "--json" in line:
         assert json.loads(done.stdout)["replicas"]
+
+
+@pytest.mark.timeout(500)
+def test_the_documented_comparison_works_from_proposal_to_report(tmp_path: Path) -> None:
+    block = next(block for block in re.findall(r"```console\n(.*?)```", USAGE, re.DOTALL) if "propose" in block)
+    for line in block.strip().splitlines():
+        if "bench planning" in line:
+            continue  # tests/simulate runs it
+        done = _run(shlex.split(line.removeprefix("$ ")), cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads((tmp_path / "proposal.json").read_text())["strategies"]
+    assert "<svg" in (tmp_path / "replay.html").read_text()
 
 
 @pytest.mark.parametrize("line", [line for line in _console_lines(USAGE) if line.startswith("curl ")])
@@ -65,7 +84,7 @@ def test_a_documented_call_is_answered(line: str, url: str) -> None:
 
 
 def test_the_documented_python_works(url: str) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", USAGE, re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", USAGE, re.DOTALL))
     done = _run([sys.executable, "-c", code.replace(DOCUMENTED_URL, url)])
     assert done.returncode == 0, done.stderr
     assert "sequence-too-long" in done.stdout

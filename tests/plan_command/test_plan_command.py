@@ -1,18 +1,23 @@
 import gzip
+import io
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from planner_client.contract import Plan
+from planner_service.commands.plan_table import show_plan
+from planner_service.profiles import builtin_profiles
 
 DATA = Path(__file__).parent.parent / "data"
 HYDRAULIS = str(Path(sys.executable).parent / "hydraulis")
 PROFILE_32B = ("--profile", "llama-32b-a800-80g", "--gpus", "64")
-GITHUB = ("--lengths", str(DATA / "stream-github.txt.gz"), "--max-length", "32768", "--over-long", "drop")
+GITHUB = ("--lengths", "github", "--max-length", "32768", "--over-long", "drop")
 REDIS = ("--lengths", str(DATA / "code-redis-c.csv"), "--max-length", "20000", "--over-long", "drop")
 
 
@@ -142,6 +147,27 @@ def test_a_plain_loaders_plan_can_be_compared() -> None:
         ((*PROFILE_32B, "--lengths", "-", "--alignment", "0"), "5", ["alignment", "0"]),
         ((*PROFILE_32B, "--lengths", "-", "--deadline-ms", "0"), "5", ["deadline_ms", "0"]),
         ((*PROFILE_32B, "--lengths", "-", "--seed", "-1"), "5", ["seed", "-1"]),
+        ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "8x1"), "5", ["'8x1'", "(tp,pp)", "(8,1)"]),
+        ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "(3,1)"), "5", ["allow"]),
+        ((*PROFILE_32B, "--lengths", "-", "--micro-batch-count-multiple", "0"), "5", ["count_multiple", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "0"), "5", ["max_tokens_per", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "4"), "5", ["5", "limit is 4"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-process-groups", "-1"), "5", ["max_process_groups", "-1"]),
+        ((*PROFILE_32B, "--lengths", "-", "--method", "plain", "--cost", "padded"), "5", ["method plain", "cost"]),
+        ((*PROFILE_32B, "--lengths", "-", "--strategies", "none.json"), "5", ["none.json", "No such file"]),
+        (("--profile", "llama-32b-a800-80g", "--gpus", "many", "--lengths", "-"), "5", ["'many'", "DEVICE:NUMBER"]),
+        (("--profile", "llama-32b-a800-80g", "--gpus", "H100:8", "--lengths", "-"), "5", ["'H100'", "A800 80GB"]),
+        ((*PROFILE_32B, "--profile", "llama-7b-a100-40g", "--lengths", "-"), "5", ["2 profiles", "A100 40GB:N"]),
+        (
+            (*PROFILE_32B[:2], "--profile", "llama-13b-a800-80g", "--gpus", "A800 80GB:8", "--lengths", "-"),
+            "5",
+            ["llama-13b-a800-80g", "both", "A800 80GB"],
+        ),
+        (
+            (*PROFILE_32B[:2], "--profile", "llama-7b-a100-40g", "--gpus", "A800 80GB:8", "--lengths", "-"),
+            "5",
+            ["llama-7b-a100-40g", "does not name"],
+        ),
         (("--profile", "llama-32b-a800-80g", "--gpus", "0", "--lengths", "-"), "5", ["num_gpus", "0"]),
         (("--profile", "llama-32b-a800-80g", "--gpus", "2", "--lengths", "-"), "5", ["2 GPU", "positive memory limit"]),
     ],
@@ -199,6 +225,99 @@ def test_a_profile_can_come_from_a_file(tmp_path: Path) -> None:
     assert plan.status == "optimal"
     path.write_text(json.dumps({**profile, "layouts": []}))
     assert "layouts" in refused("--profile", str(path), "--gpus", "2", "--lengths", "-", stdin="60\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("not json", ["not JSON"]),
+        ('{"strategies": 5}', ["hydraulis propose"]),
+        ("[]", ["hydraulis propose"]),
+        ('["(8,1)x8", 5]', ["element 1", "5"]),
+        ('{"strategies": [{"share": 1.0}]}', ["element 0", "null"]),
+        ('["16x4"]', ["element 0", "16x4"]),
+    ],
+)
+def test_a_file_of_strategies_that_cannot_be_used_is_refused_naming_the_place(
+    tmp_path: Path, content: str, words: list[str]
+) -> None:
+    path = tmp_path / "strategies.json"
+    path.write_text(content)
+    said = refused(*PROFILE_32B, "--lengths", "-", "--strategies", str(path), stdin="5\n")
+    for word in (str(path), *words):
+        assert word in said, said
+
+
+def test_a_file_of_proposed_strategies_and_a_plain_list_give_the_same_candidates(tmp_path: Path) -> None:
+    names = ["(16,1)x4", "(16,1)x1,(8,1)x6"]
+    proposed, listed = tmp_path / "proposed.json", tmp_path / "listed.json"
+    proposed.write_text(json.dumps({"profile": "x", "strategies": [{"strategy": n, "share": 0.5} for n in names]}))
+    listed.write_text(json.dumps(names))
+    arguments = (*PROFILE_32B, "--lengths", "-", "--max-length", "32768")
+    stdin = "30000\n" + "2000\n" * 60
+    plans = [planned(*arguments, "--strategies", str(path), stdin=stdin) for path in (proposed, listed)]
+    plans.append(planned(*arguments, "--strategy", names[0], "--strategy", names[1], stdin=stdin))
+    assert len({plan.digest for plan in plans}) == 1
+    assert plans[0].strategy in names
+
+
+def test_options_that_narrow_the_layouts_hold() -> None:
+    arguments = (*PROFILE_32B, "--lengths", "-", "--allow-layout", "(8,1)", "--allow-layout", "(4,2)")
+    plan = planned(*arguments, "--max-tokens-per-micro-batch", "3000", stdin="700\n" * 50)
+    assert {(replica.tp, replica.pp) for replica in plan.replicas} <= {(8, 1), (4, 2)}
+    assert all(replica.max_tokens <= 3000 for replica in plan.replicas)
+    inside = planned(*PROFILE_32B, "--lengths", "-", "--tp-inside-node", stdin="700\n" * 50)
+    assert all(replica.tp <= 8 for replica in inside.replicas)
+
+
+def test_gpus_of_several_types_are_planned_together_and_shown_by_device(tmp_path: Path) -> None:
+    known = builtin_profiles()
+    path = tmp_path / "a100.json"
+    same_model = known["llama-7b-a100-40g"].model_copy(update={"model": known["llama-7b-a800-80g"].model})
+    path.write_text(same_model.model_dump_json())
+    arguments = (
+        "--profile", str(path), "--profile", "llama-7b-a800-80g", "--gpus", "A800 80GB:8,A100 40GB:8",
+        "--strategy", "(8,1)x1@A800 80GB,(4,1)x2@A100 40GB", "--lengths", "-",
+    )  # fmt: skip
+    plan = planned(*arguments, stdin="700\n" * 50)
+    ranks = {replica.device: min(replica.ranks) for replica in plan.replicas}
+    assert set(ranks) == {"A800 80GB", "A100 40GB"}
+    assert [rank >= 8 for rank in (ranks["A800 80GB"], ranks["A100 40GB"])] == [False, True]
+    shown = run(*arguments, stdin="700\n" * 50).stdout
+    assert "gpu: A A800 80GB, B A100 40GB" in " ".join(shown.split())
+
+
+def test_the_table_fits_80_columns_whatever_the_numbers() -> None:
+    plan = planned(*PROFILE_32B, "--strategy", "(4,4)x1,(4,1)x12", "--lengths", "-", stdin="700\n" * 50)
+    first = plan.replicas[0]
+    micro_batch = first.micro_batches[0]
+    huge = micro_batch.model_copy(
+        update={
+            "num_tokens": 2**53,
+            "sequences": [entry.model_copy(update={"count": 10**9}) for entry in micro_batch.sequences],
+        }
+    )
+    vast = first.model_copy(
+        update={
+            "ranks": list(range(100_000, 130_000, 3)),
+            "max_tokens": 2**31 - 1,
+            "makespan_ms": 1.5e14,
+            "micro_batches": [huge] * 1200,
+        }
+    )
+    out = Console(width=80, file=io.StringIO())
+    show_plan(plan.model_copy(update={"replicas": [vast] * 1200, "makespan_ms": 1.5e14}), out)
+    text = out.file.getvalue()
+    assert "1.50e+14" in text
+    rows = [line for line in text.splitlines() if "(4,4)" in line and "█" in line]
+    assert len(rows) == 24
+    assert "…" not in "".join(row.split("100000,…")[1] for row in rows)
+
+
+def test_the_version_is_shown_by_the_command_and_its_subcommands() -> None:
+    for arguments in (["--version"], ["plan", "--version"], ["simulate", "--version"]):
+        done = subprocess.run([HYDRAULIS, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (0, f"hydraulis {version('hydraulis-planner')}\n")
 
 
 def test_a_deadline_of_one_millisecond_is_kept_or_said_to_be_too_short() -> None:

@@ -74,7 +74,7 @@ def in_pool(planner: str, scenario: Callable[[SolverPool], Any], **limits: Any) 
 
 def test_a_plan_comes_back_as_the_solver_made_it() -> None:
     async def scenario(pool: SolverPool) -> None:
-        solved = await pool.solve(request(), PROFILE)
+        solved = await pool.solve(request(), (PROFILE,))
         plan = Plan.model_validate_json(solved.plan.body)
         assert plan.num_tokens == 7
         assert plan.planning_ms == pool.pids[0]
@@ -85,15 +85,15 @@ def test_a_plan_comes_back_as_the_solver_made_it() -> None:
 
 def test_a_solver_that_ignores_its_deadline_is_cut_and_replaced() -> None:
     async def scenario(pool: SolverPool) -> None:
-        await pool.solve(request(seed=1), PROFILE)
+        await pool.solve(request(seed=1), (PROFILE,))
         first_pid = pool.pids[0]
         began = time.monotonic()
         with pytest.raises(PlanningFault) as refused:
-            await pool.solve(request(deadline_ms=300), PROFILE)
+            await pool.solve(request(deadline_ms=300), (PROFILE,))
         assert time.monotonic() - began < 0.3 + ANSWER_SLACK_S
         assert refused.value.code == "deadline-exceeded"
         assert refused.value.numbers == {"deadline_ms": 300.0}
-        assert (await pool.solve(request(seed=1), PROFILE)).plan.planning_ms != first_pid
+        assert (await pool.solve(request(seed=1), (PROFILE,))).plan.planning_ms != first_pid
         assert not is_running(first_pid)
         assert pool.num_replaced == 1
 
@@ -104,7 +104,7 @@ def test_at_the_deadline_the_best_incumbent_is_the_answer_and_says_so() -> None:
     async def scenario(pool: SolverPool) -> None:
         await asyncio.sleep(1.0)
         began = time.monotonic()
-        solved = await pool.solve(request(deadline_ms=400), PROFILE)
+        solved = await pool.solve(request(deadline_ms=400), (PROFILE,))
         assert time.monotonic() - began < 3.0
         plan = Plan.model_validate_json(solved.plan.body)
         assert plan.makespan_ms == 50.0
@@ -117,7 +117,7 @@ def test_at_the_deadline_the_best_incumbent_is_the_answer_and_says_so() -> None:
 def test_a_solver_that_keeps_its_deadline_is_not_cut() -> None:
     async def scenario(pool: SolverPool) -> None:
         for _ in range(3):
-            solved = await pool.solve(request(deadline_ms=500), PROFILE)
+            solved = await pool.solve(request(deadline_ms=500), (PROFILE,))
             assert not solved.plan.cut_by_wall_clock
         assert pool.num_replaced == 0
 
@@ -135,7 +135,7 @@ def test_a_request_whose_solver_dies_is_tried_once_more(tmp_path: Path, monkeypa
     monkeypatch.setenv("HYDRAULIS_TEST_MARKER", str(tmp_path / "died"))
 
     async def scenario(pool: SolverPool) -> None:
-        solved = await pool.solve(request(seed=2), PROFILE)
+        solved = await pool.solve(request(seed=2), (PROFILE,))
         assert Plan.model_validate_json(solved.plan.body).num_tokens == 7
         assert pool.num_replaced == 1
 
@@ -145,8 +145,8 @@ def test_a_request_whose_solver_dies_is_tried_once_more(tmp_path: Path, monkeypa
 def test_a_request_whose_solvers_die_twice_fails_and_the_pool_lives() -> None:
     async def scenario(pool: SolverPool) -> None:
         with pytest.raises(SolverDied):
-            await pool.solve(request(seed=0), PROFILE)
-        solved = await pool.solve(request(seed=1), PROFILE)
+            await pool.solve(request(seed=0), (PROFILE,))
+        solved = await pool.solve(request(seed=1), (PROFILE,))
         assert solved.plan.makespan_ms == 50.0
         assert solved.plan.cut_by_wall_clock
 
@@ -155,10 +155,10 @@ def test_a_request_whose_solvers_die_twice_fails_and_the_pool_lives() -> None:
 
 def test_a_solver_killed_from_outside_while_idle_is_replaced() -> None:
     async def scenario(pool: SolverPool) -> None:
-        await pool.solve(request(), PROFILE)
+        await pool.solve(request(), (PROFILE,))
         killed = pool.pids[0]
         os.kill(killed, signal.SIGKILL)
-        solved = await pool.solve(request(), PROFILE)
+        solved = await pool.solve(request(), (PROFILE,))
         assert solved.plan.planning_ms != killed
 
     in_pool("obliging", scenario)
@@ -166,7 +166,7 @@ def test_a_solver_killed_from_outside_while_idle_is_replaced() -> None:
 
 def test_a_stopped_solver_does_not_hold_its_request() -> None:
     async def scenario(pool: SolverPool) -> None:
-        running = asyncio.ensure_future(pool.solve(request(deadline_ms=1500), PROFILE))
+        running = asyncio.ensure_future(pool.solve(request(deadline_ms=1500), (PROFILE,)))
         while pool.num_ready == 0:
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
@@ -179,12 +179,12 @@ def test_a_stopped_solver_does_not_hold_its_request() -> None:
 
 def test_a_request_that_takes_too_much_memory_is_refused_and_the_solver_lives() -> None:
     async def scenario(pool: SolverPool) -> None:
-        await pool.solve(request(seed=1), PROFILE)
+        await pool.solve(request(seed=1), (PROFILE,))
         pid = pool.pids[0]
         with pytest.raises(PlanningFault, match="more than the 1073741824 bytes") as refused:
-            await pool.solve(request(), PROFILE)
+            await pool.solve(request(), (PROFILE,))
         assert refused.value.code == "invalid-request"
-        assert (await pool.solve(request(seed=1), PROFILE)).plan.planning_ms == pid
+        assert (await pool.solve(request(seed=1), (PROFILE,))).plan.planning_ms == pid
 
     in_pool("greedy", scenario)
 
@@ -192,7 +192,7 @@ def test_a_request_that_takes_too_much_memory_is_refused_and_the_solver_lives() 
 def test_a_refusal_travels_with_its_numbers() -> None:
     async def scenario(pool: SolverPool) -> None:
         with pytest.raises(PlanningFault) as refused:
-            await pool.solve(request(), PROFILE)
+            await pool.solve(request(), (PROFILE,))
         assert refused.value.code == "sequence-too-long"
         assert refused.value.numbers == {"length": 9, "limit": 8}
         assert pool.num_replaced == 0
@@ -204,7 +204,7 @@ def test_a_bug_of_the_planner_keeps_its_traceback_and_the_solver_lives() -> None
     async def scenario(pool: SolverPool) -> None:
         for _ in range(2):
             with pytest.raises(PlannerBroken, match="KeyError: 'a bug of the planner'"):
-                await pool.solve(request(), PROFILE)
+                await pool.solve(request(), (PROFILE,))
         assert pool.num_replaced == 0
 
     in_pool("broken", scenario)
@@ -214,10 +214,10 @@ def test_one_request_too_many_is_told_when_to_come_back() -> None:
     async def scenario(pool: SolverPool) -> None:
         while not pool.is_ready:
             await asyncio.sleep(0.02)
-        jobs = [asyncio.ensure_future(pool.solve(request(deadline_ms=800), PROFILE)) for _ in range(3)]
+        jobs = [asyncio.ensure_future(pool.solve(request(deadline_ms=800), (PROFILE,))) for _ in range(3)]
         await asyncio.sleep(0.1)
         with pytest.raises(PlanningFault) as refused:
-            await pool.solve(request(), PROFILE)
+            await pool.solve(request(), (PROFILE,))
         assert refused.value.code == "overloaded"
         assert refused.value.numbers["retry_after_s"] >= 1  # type: ignore[operator]
         plans = await asyncio.gather(*jobs)
@@ -230,10 +230,10 @@ def test_waiting_for_a_solver_has_a_bound_of_its_own() -> None:
     async def scenario(pool: SolverPool) -> None:
         while not pool.is_ready:
             await asyncio.sleep(0.02)
-        first = asyncio.ensure_future(pool.solve(request(deadline_ms=1500), PROFILE))
+        first = asyncio.ensure_future(pool.solve(request(deadline_ms=1500), (PROFILE,)))
         await asyncio.sleep(0.1)
         with pytest.raises(PlanningFault, match="within 200 ms"):
-            await pool.solve(request(), PROFILE)
+            await pool.solve(request(), (PROFILE,))
         await first
 
     in_pool("slow", scenario, max_wait_ms=200)
@@ -244,10 +244,10 @@ def test_a_request_given_up_frees_its_solver() -> None:
         while not pool.is_ready:
             await asyncio.sleep(0.02)
         pid = pool.pids[0]
-        given_up = asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), PROFILE))
+        given_up = asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), (PROFILE,)))
         await asyncio.sleep(0.2)
         given_up.cancel()
-        solved = await asyncio.wait_for(pool.solve(request(deadline_ms=100), PROFILE), 5)
+        solved = await asyncio.wait_for(pool.solve(request(deadline_ms=100), (PROFILE,)), 5)
         assert solved.plan.planning_ms == pid
         assert pool.num_replaced == 0
 
@@ -258,14 +258,14 @@ def test_a_request_given_up_while_it_waits_takes_no_solver() -> None:
     async def scenario(pool: SolverPool) -> None:
         while not pool.is_ready:
             await asyncio.sleep(0.02)
-        first = asyncio.ensure_future(pool.solve(request(deadline_ms=1000), PROFILE))
+        first = asyncio.ensure_future(pool.solve(request(deadline_ms=1000), (PROFILE,)))
         await asyncio.sleep(0.1)
-        second = asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), PROFILE))
+        second = asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), (PROFILE,)))
         await asyncio.sleep(0.1)
         second.cancel()
         await first
         assert pool.num_waiting == 0
-        await asyncio.wait_for(pool.solve(request(deadline_ms=100), PROFILE), 5)
+        await asyncio.wait_for(pool.solve(request(deadline_ms=100), (PROFILE,)), 5)
 
     in_pool("slow", scenario)
 
@@ -275,7 +275,7 @@ def test_closing_the_pool_ends_running_and_waiting_requests_at_once() -> None:
         async with asyncio.timeout(60), running_pool("slow") as pool:
             while not pool.is_ready:
                 await asyncio.sleep(0.02)
-            jobs = [asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), PROFILE)) for _ in range(3)]
+            jobs = [asyncio.ensure_future(pool.solve(request(deadline_ms=60_000), (PROFILE,))) for _ in range(3)]
             await asyncio.sleep(0.2)
             began = time.monotonic()
             await pool.close()
@@ -283,7 +283,7 @@ def test_closing_the_pool_ends_running_and_waiting_requests_at_once() -> None:
             assert time.monotonic() - began < 5
             assert [getattr(outcome, "code", outcome) for outcome in outcomes] == ["shutting-down"] * 3
             with pytest.raises(PlanningFault, match="shutting down"):
-                await pool.solve(request(), PROFILE)
+                await pool.solve(request(), (PROFILE,))
 
     asyncio.run(run())
 

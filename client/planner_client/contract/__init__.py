@@ -3,7 +3,8 @@
 from planner_client.contract.faults import PROBLEM_MEDIA_TYPE, FaultCode, Problem
 from planner_client.contract.histogram import Histogram
 from planner_client.contract.listing import ProfileList, ProfileSummary
-from planner_client.contract.plan import MicroBatch, PassedOver, Plan, Replica, SequenceCount
+from planner_client.contract.options import CostModel, Method, PlanOptions
+from planner_client.contract.plan import GroupCount, MicroBatch, PassedOver, Plan, Replica, SequenceCount
 from planner_client.contract.profile import (
     ContextBytes,
     Device,
@@ -16,22 +17,34 @@ from planner_client.contract.profile import (
     Profile,
     ProfileMeasurement,
 )
-from planner_client.contract.request import DEFAULT_SOURCE, PlanOptions, PlanRequest
-from planner_client.contract.strategy import OptimizerLayout, ReplicaGroup, format_strategy, parse_strategy
+from planner_client.contract.request import DEFAULT_SOURCE, AtomicGroup, DevicePool, PlanRequest
+from planner_client.contract.strategy import (
+    AllowedLayout,
+    OptimizerLayout,
+    ReplicaGroup,
+    format_strategy,
+    parse_strategy,
+)
 from planner_client.contract.timings import IterationTimings, ReplicaTiming
 
 __all__ = [
     "DEFAULT_SOURCE",
     "PROBLEM_MEDIA_TYPE",
+    "AllowedLayout",
+    "AtomicGroup",
     "ContextBytes",
+    "CostModel",
     "Device",
+    "DevicePool",
     "FaultCode",
     "Fit",
+    "GroupCount",
     "Histogram",
     "IterationTimings",
     "LayoutCost",
     "MeasuredLayout",
     "MemoryModel",
+    "Method",
     "MicroBatch",
     "MicroBatchSample",
     "ModelShape",

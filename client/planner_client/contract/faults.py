@@ -22,6 +22,7 @@ class FaultCode(StrEnum):
     BATCH_TOO_LARGE = "batch-too-large"
     OPTIMIZER_LAYOUT_MISMATCH = "optimizer-layout-mismatch"
     NO_USABLE_STRATEGY = "no-usable-strategy"
+    CONSTRAINT_INFEASIBLE = "constraint-infeasible"
     BODY_TOO_LARGE = "body-too-large"
     NOT_FOUND = "not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"

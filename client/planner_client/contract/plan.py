@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from planner_client.contract.options import CostModel, Method
 from planner_client.contract.scalars import (
     Count,
     Degree,
@@ -25,13 +26,23 @@ class SequenceCount(Returned):
     count: Count
 
 
+class GroupCount(Returned):
+    """``count`` times some sequences of ``source``, of these lengths, that were to share a micro-batch."""
+
+    source: str
+    lengths: list[LengthTokens]
+    count: Count
+
+
 class MicroBatch(Returned):
     """Sequences that run packed together.
 
-    ``num_tokens`` are the sequences' own; ``num_padding_tokens`` come on top where the alignment is over 1.
+    ``num_tokens`` are the sequences' own; ``num_padding_tokens`` come on top where the alignment is over 1 or sequences
+    are padded to the longest. ``groups`` says which of the sequences are atomic groups.
     """
 
     sequences: list[SequenceCount]
+    groups: list[GroupCount] = Field(default_factory=list)
     num_tokens: PositiveInt
     num_padding_tokens: NonNegativeInt
     time_ms: NonNegativeFloat
@@ -89,7 +100,8 @@ class Plan(Returned):
     solved_by: Literal["heuristic", "cp-sat", "fallback"]
     status: Literal["optimal", "feasible"]
     planning_ms: NonNegativeFloat
-    method: Literal["hydraulis", "plain"] = "hydraulis"
+    method: Method = "hydraulis"
+    cost: CostModel = "packed"
     num_gpus: PositiveInt
     alignment: PositiveInt = 1
     strategy: str
@@ -124,6 +136,7 @@ class Plan(Returned):
                     "micro_batches": [
                         {
                             "sequences": [_as_row(entry) for entry in micro_batch.sequences],
+                            **_groups(micro_batch),
                             "num_tokens": micro_batch.num_tokens,
                             "num_padding_tokens": micro_batch.num_padding_tokens,
                         }
@@ -149,6 +162,13 @@ class Plan(Returned):
     def seal(cls, **content: Any) -> Self:
         """Build a plan from its fields and fill in the digest."""
         return cls(digest=cls.model_construct(**content).expected_digest(), **content)
+
+
+def _groups(micro_batch: MicroBatch) -> dict[str, list[list[Any]]]:
+    """Write groups as rows; nothing where there are none, so that plans without groups keep their digests."""
+    if not micro_batch.groups:
+        return {}
+    return {"groups": [[group.source, group.lengths, group.count] for group in micro_batch.groups]}
 
 
 def _as_row(entry: SequenceCount) -> list[str | int]:

@@ -1,21 +1,23 @@
-"""What a trainer asks: a profile, a cluster, a batch and options."""
+"""What a trainer asks: a cluster with its profiles, a batch and options."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from planner_client.contract.histogram import Histogram
+from planner_client.contract.options import PlanOptions
 from planner_client.contract.profile import Profile
 from planner_client.contract.scalars import (
-    MAX_DEADLINE_MS,
+    MAX_ATOMIC_GROUPS,
+    MAX_DEVICE_POOLS,
+    MAX_GPUS,
     MAX_SEQUENCES_LISTED,
     MAX_SOURCES,
     MAX_STRATEGIES,
+    Count,
     LengthTokens,
-    NonNegativeFloat,
     NonNegativeInt,
     NumGpus,
-    PositiveInt,
     ProfileName,
     Sent,
     SourceName,
@@ -29,65 +31,115 @@ DEFAULT_SOURCE = "local"
 """Name of the one source of a request whose lengths come as a plain list."""
 
 
-class PlanOptions(Sent):
-    """What constrains a plan and the search for it.
+class DevicePool(Sent):
+    """GPUs of one type: how many there are, and the profile of the model on them."""
 
-    Attributes
-    ----------
-    alignment
-        Each sequence counts, for caps and for time, at its length rounded up to a multiple of this (tokens).
-    max_length
-        Longest sequence to train on (tokens); longer ones are over-long.
-    over_long
-        What becomes of over-long sequences: ``reject`` refuses the batch, ``drop`` leaves them out and lists them.
-    deadline_ms
-        Wall-clock guard; a plan is returned by then, the best known so far.
-    target_gap
-        The search stops once the makespan is within this share of the proven bound.
-    seed
-        Seed of every random choice.
-    sync_ms
-        Time added to every iteration for synchronisation; the profile's own value if not given.
-    method
-        ``hydraulis`` plans; ``plain`` does what a plain data loader does (arrival order, round-robin over
-        replicas, first-fit by tokens), for comparison.
+    profile: ProfileName | Profile
+    num_gpus: NumGpus
+
+    @property
+    def profile_name(self) -> str:
+        """Name of the profile, however it was given."""
+        return self.profile if isinstance(self.profile, str) else self.profile.name
+
+
+class AtomicGroup(Sent):
+    """``count`` times some sequences of one source that must share a micro-batch, by their lengths in tokens.
+
+    Preference pairs and samples with a shared prefix are such groups. Their sequences are part of the batch and stand
+    in its ``lengths`` or ``histograms`` like all others.
     """
 
-    alignment: Annotated[PositiveInt, Field(le=65_536)] = 1
-    max_length: LengthTokens | None = None
-    over_long: Literal["reject", "drop"] = "reject"
-    deadline_ms: Annotated[PositiveInt, Field(le=MAX_DEADLINE_MS)] = 1000
-    target_gap: Annotated[float, Field(ge=0, le=10)] = 0.002
-    seed: Annotated[NonNegativeInt, Field(le=2**31 - 1)] = 0
-    sync_ms: NonNegativeFloat | None = None
-    method: Literal["hydraulis", "plain"] = "hydraulis"
+    lengths: Annotated[list[LengthTokens], Field(min_length=2, max_length=1024)]
+    count: Count = 1
+
+
+AtomicGroups = dict[SourceName, Annotated[list[AtomicGroup], Field(min_length=1, max_length=MAX_ATOMIC_GROUPS)]]
 
 
 class PlanRequest(Sent):
     """One iteration to plan.
 
-    The batch is given either as ``lengths`` (a list, or lists by source, in the order held) or as
-    ``histograms`` by source. With several ``strategies`` the best is taken; with none, some are generated.
+    The cluster is given either as ``profile`` and ``num_gpus``, or as ``devices`` where it has GPUs of several types;
+    ranks are then numbered type by type in the order given. The batch is given either as ``lengths`` (a list, or lists
+    by source, in the order held) or as ``histograms`` by source. With several ``strategies`` the best is taken; with
+    none, all that the cluster can form are searched.
     """
 
-    profile: ProfileName | Profile
-    num_gpus: NumGpus
+    profile: ProfileName | Profile | None = None
+    num_gpus: NumGpus | None = None
+    devices: Annotated[list[DevicePool], Field(min_length=1, max_length=MAX_DEVICE_POOLS)] | None = None
     optimizer_layout: OptimizerLayout | None = None
     strategies: Annotated[list[StrategyGroups], Field(max_length=MAX_STRATEGIES)] = Field(default_factory=list)
     iteration: NonNegativeInt | None = None
     lengths: ListedLengths | Annotated[dict[SourceName, ListedLengths], Field(max_length=MAX_SOURCES)] | None = None
     histograms: Annotated[dict[SourceName, Histogram], Field(max_length=MAX_SOURCES)] | None = None
+    atomic_groups: AtomicGroups | None = None
     options: PlanOptions = PlanOptions()
+
+    @model_validator(mode="after")
+    def _one_cluster(self) -> Self:
+        if self.devices is not None:
+            if self.profile is not None or self.num_gpus is not None:
+                raise ValueError("give the cluster as either profile and num_gpus or devices, not both")
+        elif self.profile is None or self.num_gpus is None:
+            raise ValueError("give the cluster as profile and num_gpus, or as devices where GPUs are of several types")
+        if self.total_gpus > MAX_GPUS:
+            raise ValueError(f"the cluster has {self.total_gpus} GPUs; plan for at most {MAX_GPUS}")
+        return self
 
     @model_validator(mode="after")
     def _one_batch(self) -> Self:
         if (self.lengths is None) == (self.histograms is None):
             raise ValueError("give the batch as either lengths or histograms, not both and not neither")
-        if self.histograms is not None and self.options.method == "plain":
+        needs_order = self.options.method in {"plain", "off", "next-fit"}
+        if self.histograms is not None and needs_order:
             raise ValueError(
-                "method plain needs the order in which sequences arrive, which histograms do not hold; send lengths"
+                f"method {self.options.method} needs the order in which sequences arrive, which histograms do not "
+                "hold; send lengths"
             )
         return self
+
+    @model_validator(mode="after")
+    def _groups_are_held(self) -> Self:
+        if self.atomic_groups is None:
+            return self
+        if self.options.method != "hydraulis":
+            raise ValueError(f"method {self.options.method} does not honour atomic_groups; use method hydraulis")
+        histograms = self.histograms_by_source()
+        for source, groups in self.atomic_groups.items():
+            needed: dict[int, int] = {}
+            for group in groups:
+                for length in group.lengths:
+                    needed[length] = needed.get(length, 0) + group.count
+            histogram = histograms.get(source)
+            held = dict(zip(histogram.lengths, histogram.counts, strict=True)) if histogram else {}
+            for length, count in sorted(needed.items()):
+                if count > held.get(length, 0):
+                    raise ValueError(
+                        f"atomic_groups of source {source} take {count} sequences of {length} tokens but it has "
+                        f"{held.get(length, 0)}; the sequences of groups are part of the batch"
+                    )
+        return self
+
+    @property
+    def pools(self) -> tuple[DevicePool, ...]:
+        """The cluster's GPUs by type, however they were given."""
+        if self.devices is not None:
+            return tuple(self.devices)
+        if self.profile is None or self.num_gpus is None:
+            return ()
+        return (DevicePool.model_construct(profile=self.profile, num_gpus=self.num_gpus),)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all types together."""
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def profile_names(self) -> str:
+        """Names of the profiles, joined by ``+``, as plans give them."""
+        return "+".join(pool.profile_name for pool in self.pools)
 
     def lengths_by_source(self) -> dict[str, list[int]] | None:
         """Return the listed lengths by source, or None if the batch came as histograms."""

@@ -1,20 +1,31 @@
-"""Strategies as people write them: ``(16,1)x1,(8,1)x6`` is one (tp=16, pp=1) replica and six (tp=8, pp=1)."""
+"""Strategies as people write them: ``(16,1)x1,(8,1)x6`` is one (tp=16, pp=1) replica and six (tp=8, pp=1).
+
+In a cluster of several GPU types a group names its own: ``(8,1)x4@A800 80GB,(4,1)x8@A100 40GB``.
+"""
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 from planner_client.contract.scalars import MAX_DEGREE, MAX_GPUS, Degree, NumGpus, Sent
 
-_GROUP = re.compile(r"\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*(\d{1,9})\s*)?\)\s*x\s*(\d{1,9})")
+_GROUP = re.compile(
+    r"\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*(\d{1,9})\s*)?\)\s*x\s*(\d{1,9})(?:\s*@([^,()]{1,1000}))?"
+)
+
+DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 class ReplicaGroup(Sent):
-    """``num_replicas`` replicas of one layout."""
+    """``num_replicas`` replicas of one layout; ``device`` says on which type of GPU where a cluster has several."""
 
     tp: Degree
     cp: Degree = 1
     pp: Degree
     num_replicas: NumGpus
+    device: DeviceName | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -30,8 +41,16 @@ class OptimizerLayout(Sent):
     pp: Degree
 
 
+class AllowedLayout(Sent):
+    """A layout that strategies may use."""
+
+    tp: Degree
+    cp: Degree = 1
+    pp: Degree
+
+
 def parse_strategy(text: str) -> list[ReplicaGroup]:
-    """Read ``(tp,pp)xCOUNT`` or ``(tp,cp,pp)xCOUNT`` groups separated by commas.
+    """Read ``(tp,pp)xCOUNT`` or ``(tp,cp,pp)xCOUNT`` groups, each perhaps with ``@DEVICE``, separated by commas.
 
     Raises
     ------
@@ -47,13 +66,21 @@ def parse_strategy(text: str) -> list[ReplicaGroup]:
                 f"strategy {text!r} cannot be read at {text[at : at + 20]!r}; write groups as (tp,pp)xCOUNT or "
                 "(tp,cp,pp)xCOUNT with commas between, for example (16,1)x1,(8,1)x6"
             )
-        first, second, third, count = match.groups()
+        first, second, third, count, device = match.groups()
         degrees = (int(first), int(second), int(third)) if third else (int(first), 1, int(second))
         if not all(1 <= degree <= MAX_DEGREE for degree in degrees):
             raise ValueError(f"strategy {text!r} has degrees {degrees}; each must be from 1 to {MAX_DEGREE}")
         if not 1 <= int(count) <= MAX_GPUS:
             raise ValueError(f"strategy {text!r} has a group of {count} replicas; give from 1 to {MAX_GPUS}")
-        groups.append(ReplicaGroup(tp=degrees[0], cp=degrees[1], pp=degrees[2], num_replicas=int(count)))
+        groups.append(
+            ReplicaGroup(
+                tp=degrees[0],
+                cp=degrees[1],
+                pp=degrees[2],
+                num_replicas=int(count),
+                device=device.strip() if device else None,
+            )
+        )
         rest = text[match.end() :].lstrip()
         if not rest:
             return groups
@@ -65,8 +92,8 @@ def parse_strategy(text: str) -> list[ReplicaGroup]:
 def format_strategy(groups: Sequence[ReplicaGroup]) -> str:
     """Write groups in the notation that `parse_strategy` reads; cp is left out where it is 1."""
     return ",".join(
-        f"({group.tp},{group.pp})x{group.num_replicas}"
-        if group.cp == 1
-        else f"({group.tp},{group.cp},{group.pp})x{group.num_replicas}"
+        (f"({group.tp},{group.pp})" if group.cp == 1 else f"({group.tp},{group.cp},{group.pp})")
+        + f"x{group.num_replicas}"
+        + (f"@{group.device}" if group.device else "")
         for group in groups
     )
