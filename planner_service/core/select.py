@@ -30,7 +30,7 @@ from planner_service.core.cpsat import (
     solve_jointly,
     weights_by_lp,
 )
-from planner_service.core.differencing import largest_differencing, work_of
+from planner_service.core.differencing import largest_differencing, tokens_of, work_of
 from planner_service.core.dispatch import Dispatched, Improver, LongPart, first_assignment, long_parts, pack_all
 from planner_service.core.effort import Effort
 from planner_service.core.items import MAX_ITEMS, Items, Workload, bundle_tokens, items_of
@@ -65,7 +65,7 @@ class Candidate:
     """A strategy with its bound (ms) and the best assignment to it so far.
 
     ``by_cp_sat`` tells that CP-SAT found the assignment; ``weights`` are the proof of the bound where it has several
-    groups of replicas.
+    groups of replicas; ``is_refined`` tells that it has been bounded and improved.
     """
 
     strategy: Strategy
@@ -73,6 +73,7 @@ class Candidate:
     dispatched: Dispatched
     by_cp_sat: bool = False
     weights: Weights | None = None
+    is_refined: bool = False
 
 
 class Search:
@@ -142,8 +143,8 @@ class Search:
         work = self.work(candidate.strategy)
         if len(candidate.strategy.groups) > 1 or not work.rules.is_free or not work.items.are_single:
             return candidate
-        found = largest_differencing(candidate.strategy, work.items, work_of)
-        return replace(candidate, dispatched=min(candidate.dispatched, found, key=lambda one: one.makespan_ms))
+        found = [largest_differencing(candidate.strategy, work.items, weigh) for weigh in (work_of, tokens_of)]
+        return replace(candidate, dispatched=min([candidate.dispatched, *found], key=lambda one: one.makespan_ms))
 
     def guided(self, strategy: Strategy, weights: Weights, time_ms: float) -> Dispatched | None:
         """Dispatch longest first, each item only to kinds on which it is charged hardly more than on the cheapest.
@@ -218,6 +219,15 @@ class Search:
         value = strategy_bound(candidate.strategy, self.table.rows(candidate.strategy), choose)
         weights = proofs[-1] if proofs and len(candidate.strategy.groups) > 1 else None
         return replace(candidate, bound_ms=max(candidate.bound_ms, value), weights=weights)
+
+    def refined(self, candidate: Candidate, best_ms: float = float("inf")) -> Candidate:
+        """Bound a candidate and, unless its bound shows that it cannot beat the best makespan, improve it; once."""
+        if candidate.is_refined:
+            return candidate
+        bounded = self.bound(candidate)
+        if bounded.bound_ms >= best_ms:
+            return bounded
+        return replace(self.improve(bounded), is_refined=True)
 
     def improve(self, candidate: Candidate) -> Candidate:
         """Improve a candidate's plan, or one guided by the weights of its bound where that comes out better."""

@@ -80,12 +80,9 @@ def _with_best_homogeneous(
 def _improved(search: Search, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Bound and improve the first candidates, passing over those whose bound rules them out; best first."""
     contenders: list[Candidate] = []
-    best_ms = candidates[0].dispatched.makespan_ms
+    best_ms = float("inf")
     for candidate in candidates[:MOST_CANDIDATES_IMPROVED]:
-        bounded = search.bound(candidate)
-        if contenders and bounded.bound_ms >= best_ms:
-            continue
-        improved = search.improve(bounded)
+        improved = search.refined(candidate, best_ms)
         contenders.append(improved)
         best_ms = min(best_ms, improved.dispatched.makespan_ms)
     return sorted(contenders, key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))

@@ -11,10 +11,9 @@ from planner_service.core.cpsat.running import Limits
 TICKS_PER_MS = 1000.0
 
 RELATIVE_GAP = 1e-4
-"""A program ends when its division is proven to be this near to the best, as solvers of integer programs do unasked.
+"""A program ends when its division is proven to be this near to the best, as many integer solvers do unasked.
 
-Without it nearly all time goes into the last few microseconds of programs that ended to all intents in the first
-hundred milliseconds: the method would seem slower than it is.
+Times are those of a fitted model; what is left of them is microseconds, and hunting for these took most of the time.
 """
 
 
