@@ -31,13 +31,13 @@ lint: venv
 	$(BIN)/lint-imports
 
 tests: venv
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(BIN)/python -m pytest -m 'not gpu and not long'
 
 gpu-tests: venv ## The tests that need a CUDA device; fails without one
 	HYDRAULIS_EXPECT_GPU=1 $(BIN)/python -m pytest -m gpu
 
 bench: venv ## Measure planning: gaps and times for docs/benchmarks.md
-	$(BIN)/python -m pytest -m bench -s tests/bench
+	$(BIN)/python -m pytest -m bench -s tests/bench --timeout 3600
 
 constraints: venv ## Pin what is installed now
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -E '^[A-Za-z0-9_.-]+==' | sort -f > constraints.txt

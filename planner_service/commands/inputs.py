@@ -4,6 +4,7 @@ Bad input is a ValueError that says what to change.
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -197,3 +198,17 @@ def read_optimizer_layout(text: str | None) -> dict[str, int] | None:
         raise ValueError(f"optimizer layout {text!r} cannot be read; write DP,TP,PP, for example 4,16,1")
     dp, tp, pp = (int(part) for part in parts)
     return {"dp": dp, "tp": tp, "pp": pp}
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Refuse a place that cannot be written before the long work, not after.
+
+    Raises
+    ------
+    ValueError
+        Naming the option and the path.
+    """
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{option} {path} cannot be written; name a file in a folder that exists and can be written")

@@ -147,7 +147,11 @@ def _summary(plan: Plan) -> Table:
     )
     table.add_row("makespan", f"{plan.makespan_ms:,.1f} ms  (1F1B simulation {plan.simulated_ms:,.1f} ms)")
     if plan.lower_bound_ms is not None and plan.gap is not None:
-        scope = "this strategy" if plan.bound_scope == "strategy" else f"every strategy of {plan.num_gpus} GPUs"
+        scope = (
+            "this strategy"
+            if plan.bound_scope == "strategy"
+            else f"every strategy of {plan.num_gpus} GPUs that was allowed"
+        )
         table.add_row("lower bound", f"{plan.lower_bound_ms:,.1f} ms, proven for {scope}")
         table.add_row("gap", f"{plan.gap:.2%}  ({plan.status}, by {plan.solved_by})")
     table.add_row(

@@ -1,7 +1,6 @@
 """`hydraulis propose`: choose the strategies that are worth profiling and keeping communicators for."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -97,7 +96,7 @@ def propose(  # noqa: PLR0913 - the command's options
     from planner_service.translate import problem_of  # noqa: PLC0415 - loads the solver
 
     try:
-        _check_writable(output)
+        inputs.check_writable("--output", output)
         cluster = inputs.read_cluster(gpus, profile)
         fields = {**cluster.request_fields, "optimizer_layout": inputs.read_optimizer_layout(optimizer_layout)}
         options = {
@@ -133,14 +132,6 @@ def propose(  # noqa: PLR0913 - the command's options
         sys.stdout.write(json.dumps(document, allow_nan=False) + "\n")
     else:
         show_proposal(document, output)
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse a place that cannot be written before the long work, not after."""
-    if path is None:
-        return
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--output {path} cannot be written; name a file in a folder that exists and can be written")
 
 
 def _run(  # noqa: PLR0913, PLR0917 - what was asked for

@@ -1,7 +1,6 @@
 """`hydraulis simulate`: replay a stream of batches by several planners and compare what they cost."""
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -121,7 +120,7 @@ def simulate(  # noqa: PLR0913 - the command's options
     from planner_service.simulation.replay import Setting  # noqa: PLC0415 - loads the solver
 
     try:
-        _check_writable(html)
+        inputs.check_writable("--html", html)
         cluster = inputs.read_cluster(gpus, profile)
         setting = Setting(
             cluster.profiles,
@@ -170,15 +169,6 @@ class _Race:
     contenders: tuple["Contender", ...]
     names: tuple[str, ...]
     window: int | None = None
-
-
-def _check_writable(path: Path | None) -> None:
-    """Refuse a place that cannot be written before the long work, not after."""
-    if path is None:
-        return
-    folder = path.parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"--html {path} cannot be written; name a file in a folder that exists and can be written")
 
 
 def _methods(baselines: str) -> list["Method"]:

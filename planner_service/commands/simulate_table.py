@@ -67,8 +67,8 @@ def _totals(replay: Replay, totals: tuple[Totals, ...]) -> Table:
     charged = f"; a change of strategy costs {replay.switch_ms:g} ms" if replay.switch_ms else ""
     table = Table(
         title=f"{replay.title}, profile {replay.profile}, {replay.gpus} GPUs",
-        caption="time: closed form; 1F1B: simulated; gap all: to the bound over all strategies; plan: median planning "
-        f"time; chg: changes of strategy; speed-ups are over {replay.planners[0]}{charged}",
+        caption="time: closed form; 1F1B: simulated; gap all: to the bound over all strategies it may form; "
+        f"plan: median planning time; chg: changes of strategy; speed-ups are over {replay.planners[0]}{charged}",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,

@@ -55,7 +55,7 @@ def charts_of(replay: Replay) -> list[Chart]:
         ("times", draw("Simulated time of each iteration in seconds", categories, simulated),
          "Simulated time of each iteration in seconds, by planner."),
         ("gaps", lines("Gap to the bound over all strategies in percent", categories, gaps),
-         "Gap of the makespan to the proven bound over all strategies of these GPUs, in percent."),
+         "Gap of the makespan to the proven bound over all strategies that the planner may form, in percent."),
         ("planning", lines("Planning time in ms", categories, _series(replay, "planning_ms"), is_log=True),
          "Planning time in milliseconds; the axis is logarithmic. A baseline's includes proving its bounds."),
         ("strategies", strip("Strategy of each iteration", held),

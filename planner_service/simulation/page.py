@@ -67,7 +67,8 @@ cost model and exclude the synchronisation of gradients, which is the same for a
 <h2>Totals</h2>
 <div class="table">{_totals_table(replay, totals)}</div>
 <p class="muted">Makespan: the closed form common to all planners. Simulated: the same plans under 1F1B, event by event.
-Gap: to the bound that each plan proves; gap, all: to the bound over all strategies of these GPUs. Planning: the median.
+Gap: to the bound that each plan proves; gap, all: to the bound over all strategies that it
+may form. Planning: the median.
 Speed-ups are over {escape(replay.planners[0])}, on the iterations that both planned{_switch_note(replay)}.</p>
 {_failures(replay)}
 <h2>Charts</h2>

@@ -14,7 +14,7 @@ from planner_client.contract import PlanRequest
 from planner_service.profiles import builtin_profiles
 from planner_service.translate import plan_request
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.long]
 NUM_REQUESTS = 1000
 TIMINGS = {"planning_ms"}
 

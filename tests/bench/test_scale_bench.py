@@ -17,7 +17,7 @@ from planner_service.profiles import builtin_profiles
 from planner_service.translate import plan_request
 from planner_service.workloads import builtin_stream
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.long]
 PROFILE = "llama-7b-a800-80g"
 SIZES = [10**3, 10**4, 10**5, 10**6]
 GPUS = [2**4, 2**6, 2**8, 2**10, 2**12, 2**14]

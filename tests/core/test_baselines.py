@@ -238,6 +238,11 @@ def test_the_packing_program_finds_the_least_largest_micro_batch(lengths: list[i
         assert max(sum(lengths[item] for item in bin_) for bin_ in found.micro_batches) == min(largest)
 
 
+def test_the_published_estimate_charges_every_micro_batch_as_the_largest() -> None:
+    assert estimate_ms(SMALL, 100.0, 5) == (100.0 + 3.0) * 5
+    assert estimate_ms(DEEP, 100.0, 5) == (100.0 + 1.5) * 7
+
+
 def test_the_published_method_takes_the_candidate_with_the_least_estimate() -> None:
     held = items([500, 400, 300, 64, 64, 7])
     strategies = [Strategy.of([(PIPED, 1)]), Strategy.of([(SMALL, 2)]), Strategy.of([(DEEP, 1)])]
@@ -266,6 +271,13 @@ def test_the_published_method_ends_at_its_deadline_in_the_middle_of_a_program() 
     with pytest.raises(PlanningFault, match="published method did not end"):
         solve(problem, Effort(0.1, lambda: (deadline - time.monotonic()) * 1000))
     assert time.monotonic() - deadline < 10
+
+
+def test_a_program_cut_by_the_wall_clock_is_no_answer() -> None:
+    """A division that the wall clock chose would differ from run to run."""
+    lengths = [200 + (index * index * 7919) % 397 for index in range(60)]
+    with pytest.raises(PlanningFault, match="published method did not end"):
+        Published(items(lengths), 0, lambda: 20.0).plan([Strategy.of([(DEEP, 1)])])
 
 
 def test_the_published_method_says_when_time_ends() -> None:

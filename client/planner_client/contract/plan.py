@@ -80,7 +80,8 @@ class Plan(Returned):
     ``makespan_ms`` is the closed form that ``lower_bound_ms`` and ``gap`` refer to and excludes ``sync_ms``;
     ``simulated_ms`` is the event-by-event 1F1B time of the same plan. A plan without a proven bound has None
     there. ``cut_by_wall_clock`` tells that the deadline ended the search before its deterministic budget did, so
-    that another run may find another plan.
+    that another run may find another plan. The scope ``all-strategies`` and ``all_strategies_lower_bound_ms`` speak of
+    every strategy of the cluster that the request allows (its layouts, homogeneous ones only).
     """
 
     digest: str
