@@ -11,6 +11,7 @@ import numpy as np
 from planner_service.core.bounds import Fleet, Weights
 from planner_service.core.certify import Certifier
 from planner_service.core.homogeneous import keeps_group_limit
+from planner_service.core.infeasible import Demand
 from planner_service.core.neighbours import Cluster, Counts
 from planner_service.core.prices import Prices, guessed_weights
 from planner_service.core.problem import Strategy
@@ -61,6 +62,7 @@ class Explorer:
         self._certifier = Certifier(fleet, search.table, search.all_ms, search.may_go_on)
         self._built = {self._cluster.counts(found.strategy): found for found in candidates}
         self._seen = set(self._built)
+        self._num_units = Demand.of(search.batch, search.screened.groups, search.rules).num_units
         self._guesses = guessed_weights(search.ranking)
         self._expanded: set[Strategy] = set()
         self._num_rounded = 0
@@ -127,7 +129,8 @@ class Explorer:
 
     def _build(self, tried: Iterable[Counts], most: int) -> int:
         """Build first plans of the likeliest new strategies that their bounds do not rule out; return how many."""
-        new = [counts for counts in tried if counts not in self._seen]
+        fitting = tried if self._search.rules.may_idle else dict.fromkeys(map(self._trimmed, tried))
+        new = [counts for counts in fitting if counts not in self._seen]
         if not new or not self._search.may_go_on():
             return 0
         slack = Prices(self._search.ranking, self._weights(), self._best_ms()).slack(new)
@@ -145,6 +148,17 @@ class Explorer:
             if found is not None:
                 self._built[counts] = found
         return num_built
+
+    def _trimmed(self, counts: Counts) -> Counts:
+        """Take away the smallest replicas until there are no more than the batch can keep busy."""
+        rules, kept = self._search.rules, list(counts)
+        needed = [rules.permitted(kind.pp) for kind in self._cluster.kinds]
+        over = sum(count * each for count, each in zip(kept, needed, strict=True)) - self._num_units
+        for k in sorted(range(len(kept)), key=lambda k: (self._cluster.kinds[k].num_ranks, k)):
+            while over > 0 and kept[k] and sum(kept) > 1:
+                kept[k] -= 1
+                over -= needed[k]
+        return tuple(kept)
 
     def _weights(self) -> list[Weights]:
         """Weights to rank strategies by: guesses, and those of the newest linear programs."""

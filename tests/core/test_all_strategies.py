@@ -179,3 +179,16 @@ def test_neighbours_fit_the_cluster_and_differ() -> None:
         assert cluster.left(counts, "test") >= 0
         assert min(counts) >= 0
     assert any(counts != centre for counts in near)
+
+
+@pytest.mark.parametrize("option", ["equal_counts", "idle_forbidden"])
+def test_gpus_are_left_over_where_no_replica_may_be_idle(option: str) -> None:
+    """Two sequences on thirteen GPUs: two replicas are faster than one, although they leave GPUs unused."""
+    kinds = [kind for kind in published("llama-13b-a800-80g", 13).values() if kind.num_ranks <= 13]
+    chosen = {"equal_counts": True} if option == "equal_counts" else {"idle_allowed": False}
+    problem = problem_for([1541, 3159], [], kinds=kinds, num_gpus=13, **chosen)
+    solution = solved(problem, EFFORT)
+    assert all(replica.micro_batches for replica in solution.replicas)
+    alone = {kind: max(kind.pp * (kind.c + kind.a * s * s + kind.b * s) for s in (1541, 3159)) for kind in kinds}
+    two = min(alone[kind] for kind in kinds if 2 * kind.num_ranks <= 13 and kind.max_tokens >= 3159)
+    assert solution.makespan_ms <= two * (1 + 1e-9)
