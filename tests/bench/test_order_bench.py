@@ -26,7 +26,7 @@ from planner_service.core.simulate import simulate_1f1b
 from planner_service.profiles import builtin_profiles
 from planner_service.translate import replica_kinds
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.long]
 DATA = Path(__file__).parent.parent / "data"
 ALLOWANCES = (0.0, 0.01, 0.02, 0.05)
 LOAD_ALLOWANCE = 4.0
