@@ -55,13 +55,13 @@ def planning(  # noqa: PLR0913 - the command's options
     """
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415 - keeps `hydraulis --help` fast
 
+    from planner_service.commands.inputs import check_writable  # noqa: PLC0415
     from planner_service.commands.progress import steps_on_stderr  # noqa: PLC0415
     from planner_service.simulation.bench import Limits, run_cases  # noqa: PLC0415 - loads the solver
     from planner_service.simulation.suite import cases_of  # noqa: PLC0415
 
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        _fail(f"--json {output} cannot be written; name a file in a folder that exists", BAD_INPUT)
     try:
+        check_writable("--json", output)
         cases = cases_of(suite, only)
     except ValueError as error:
         _fail(str(error), BAD_INPUT)
