@@ -323,8 +323,19 @@ ChooseWeights = Callable[[Fleet, LengthTable, tuple[CapacityClass, ...], float],
 """Finds weights that prove a time too short; None where its search finds the time long enough."""
 
 
-def improved_bound(fleet: Fleet, table: LengthTable, known_ms: float, choose: ChooseWeights, rounds: int = 5) -> float:
+def improved_bound(  # noqa: PLR0913, PLR0917 - what is bounded, and how long to try
+    fleet: Fleet,
+    table: LengthTable,
+    known_ms: float,
+    choose: ChooseWeights,
+    enough_ms: float = math.inf,
+    rounds: int = 5,
+    probes: int = 6,
+) -> float:
     """Raise a lower bound (ms) on the makespan of a fleet by improving the weights a few times.
+
+    Weights found just above a bound may prove hardly more than it, since many do there; those found at a time well
+    above prove that time. So where improving stalls below ``enough_ms`` the time between is bisected.
 
     Parameters
     ----------
@@ -336,8 +347,10 @@ def improved_bound(fleet: Fleet, table: LengthTable, known_ms: float, choose: Ch
         A bound that is proven already.
     choose
         Source of weights, such as the duals of a linear program.
-    rounds
-        Most improvements to try.
+    enough_ms
+        A bound that is good enough, such as a little under a makespan that has been found.
+    rounds, probes
+        Most improvements, and most times in between, to try.
     """
     if not len(table.lengths):
         return known_ms
@@ -346,15 +359,28 @@ def improved_bound(fleet: Fleet, table: LengthTable, known_ms: float, choose: Ch
     for _ in range(rounds):
         weights = choose(fleet, table, classes, best * (1 + 1e-6))
         if weights is None:
-            break
+            return best
         value = bound_with_weights(fleet, table, weights)
         if value <= best * (1 + 1e-5):
-            return max(best, value)
+            best = max(best, value)
+            break
         best = value
+    high, time_ms = math.inf, enough_ms
+    for _ in range(probes if enough_ms < math.inf else 0):
+        if best >= enough_ms or high <= best * (1 + 1e-3):
+            break
+        weights = choose(fleet, table, capacity_classes(fleet, table, time_ms), time_ms)
+        value = 0.0 if weights is None else bound_with_weights(fleet, table, weights)
+        best = max(best, value)
+        high = high if value >= time_ms * (1 - 1e-6) else time_ms
+        time_ms = 0.5 * (best + min(high, enough_ms))
     return best
 
 
-def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights) -> float:
-    """Lower bound in ms on the makespan of one strategy; the table's rows are its groups, in order."""
+def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights, enough_ms: float = math.inf) -> float:
+    """Lower bound in ms on the makespan of one strategy; the table's rows are its groups, in order.
+
+    Not much is done to raise it over ``enough_ms``.
+    """
     known = quick_strategy_bound(strategy, table, SHARES, RELATIVE_TOLERANCE)
-    return improved_bound(Fleet.of_strategy(strategy), table, known, choose)
+    return improved_bound(Fleet.of_strategy(strategy), table, known, choose, enough_ms)

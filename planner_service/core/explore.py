@@ -21,7 +21,10 @@ from planner_service.core.select import Candidate, Search
 HOMOGENEOUS_IMPROVED = 2
 """Homogeneous strategies that are refined before others are tried."""
 
-MOST_BUILT, FEWEST_BUILT, ITEMS_BUILT = 50, 2, 10_000
+NEAR_BOUND = 0.1
+"""Homogeneous strategies are refined before others are tried where the best is within this share of the bound."""
+
+MOST_BUILT, FEWEST_BUILT, ITEMS_BUILT = 50, 4, 10_000
 """First plans built in one exploration: as many as place so many items, within limits."""
 
 MOST_SCALE = 16.0
@@ -99,12 +102,10 @@ class Explorer:
     def explore(self) -> None:
         """Try strategies that the linear programs' solutions round to, then neighbours of the best ones."""
         budget = self._budget
-        fractional = (
-            self._certifier.tried[: self._num_rounded : -1] if self._num_rounded else self._certifier.tried[::-1]
-        )
+        fractional = self._certifier.tried[self._num_rounded :][::-1]
         self._num_rounded = len(self._certifier.tried)
         rounded = dict.fromkeys(counts for solution in fractional for counts in self._cluster.whole(solution.replicas))
-        budget -= self._build(rounded, budget // 3)
+        budget -= self._build(rounded, max(FEWEST_BUILT // 2, budget // 3))
         while budget > 0 and self._search.may_go_on() and not self.is_good_enough():
             centre = next((found for found in self.candidates if found.strategy not in self._expanded), None)
             if centre is None:
@@ -122,6 +123,10 @@ class Explorer:
     def is_good_enough(self) -> bool:
         """Whether the best makespan is within the target gap of the bound over all strategies."""
         return self._search.all_ms >= self._good_enough_ms()
+
+    def is_near_bound(self) -> bool:
+        """Whether the best makespan is so near the bound that refining it may be worth more than other strategies."""
+        return self._best_ms() <= self._search.all_ms * (1 + NEAR_BOUND)
 
     def adopt(self, candidate: Candidate) -> None:
         """Take over a better plan of a strategy."""
@@ -182,10 +187,11 @@ def search_all_strategies(
     explorer = Explorer(search, candidates)
     if search.may_go_on():
         explorer.relax()
-        # What homogeneous strategies come to is the least that the search owes, whatever the clock cuts later.
-        for candidate in explorer.candidates[:HOMOGENEOUS_IMPROVED]:
-            explorer.adopt(search.refined(candidate))
-        report(explorer.candidates[0])
+        if explorer.is_near_bound():
+            # What homogeneous strategies come to is the least that the search owes, whatever the clock cuts later.
+            for candidate in explorer.candidates[:HOMOGENEOUS_IMPROVED]:
+                explorer.adopt(search.refined(candidate))
+            report(explorer.candidates[0])
         explorer.explore()
     explorer.adopt(search.refined(explorer.candidates[0]))
     report(explorer.candidates[0])

@@ -12,7 +12,7 @@ from functools import cached_property
 from planner_service.core.problem import Batch, GroupRow, ReplicaKind, Strategy
 from planner_service.core.rules import FREE, PackingRules
 
-MAX_ITEMS = 4096
+MAX_ITEMS = 8192
 """Up to this many sequences each is an item by itself."""
 
 MAX_BUNDLES = 8192

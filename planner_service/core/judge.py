@@ -6,11 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from planner_service.core.dispatch import Dispatched, Improver, first_assignment
+from planner_service.core.dispatch import Dispatched, first_assignment
 from planner_service.core.effort import Effort
 from planner_service.core.faults import PlanningFault
 from planner_service.core.homogeneous import homogeneous
 from planner_service.core.items import MAX_ITEMS, Items, Workload, bundle_tokens, items_of
+from planner_service.core.local_search import Improver
 from planner_service.core.problem import Batch, Floats, Problem, Strategy
 from planner_service.core.rules import PackingRules
 from planner_service.core.screen import screen

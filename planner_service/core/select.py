@@ -31,10 +31,11 @@ from planner_service.core.cpsat import (
     weights_by_lp,
 )
 from planner_service.core.differencing import largest_differencing, tokens_of, work_of
-from planner_service.core.dispatch import Dispatched, Improver, LongPart, first_assignment, long_parts, pack_all
+from planner_service.core.dispatch import Dispatched, LongPart, first_assignment, long_parts, pack_all
 from planner_service.core.effort import Effort
 from planner_service.core.items import MAX_ITEMS, Items, Workload, bundle_tokens, items_of
 from planner_service.core.length_table import RANKING_GROUPS, LengthTable
+from planner_service.core.local_search import Improver
 from planner_service.core.longest_first import longest_first
 from planner_service.core.pack import packing_of
 from planner_service.core.place import place
@@ -45,11 +46,18 @@ from planner_service.core.rules import PackingRules
 from planner_service.core.screen import Screened
 from planner_service.core.solution import Bounds, Solution, finish
 
-LOCAL_SEARCH_STEPS = 400
+LOCAL_SEARCH_STEPS, FEWEST_STEPS, ITEMS_SEARCHED = 400, 20, 1_600_000
+"""Steps of the local search: as many as look at so many items, within limits, for a step takes longer with more."""
+
+NEARLY_BEST = 0.02
+"""Candidates within this share of the best are balanced by largest differencing too."""
 
 DEEP_PIPELINE = 4
 MOST_REPACKED = 1000
 """Stages from which a replica, and items up to which a batch, is repacked for simulated time."""
+
+FINISHING_MS = 0.08
+"""Kept for ordering, placing, validating and writing a plan, for each micro-batch of the largest that was built."""
 
 NEARLY_CHEAPEST = 0.05
 """A kind that charges an item this share more than the cheapest kind may still take it."""
@@ -85,6 +93,7 @@ class Search:
         self.screened = screened
         self.effort = effort
         self.cut = False
+        self._finishing_ms = 0.0
         self.table = LengthTable.of(problem.kinds, self.batch)
         self.ranking = LengthTable.of(problem.kinds, self.batch, RANKING_GROUPS)
         self.num_occupied = self.batch.num_occupied_tokens
@@ -94,11 +103,15 @@ class Search:
         self._items: dict[int, Items] = {}
         self._workloads: dict[Strategy, Workload] = {}
 
-    def may_go_on(self) -> bool:
-        """Whether the wall clock allows more; once it does not, the plan counts as cut."""
-        if self.effort.remaining_ms() <= 0:
-            self.cut = True
-        return not self.cut
+    def may_go_on(self, finishing_ms: float = 0.0) -> bool:
+        """Whether the wall clock allows more; where it does not, the plan counts as cut.
+
+        ``finishing_ms`` is what must be left, where that is more than plans built so far need.
+        """
+        if self.effort.remaining_ms() > max(self._finishing_ms, finishing_ms):
+            return True
+        self.cut = True
+        return False
 
     def work(self, strategy: Strategy) -> Workload:
         """Items of the batch, bundled for the strategy's limits where there are very many, with their costs."""
@@ -130,16 +143,38 @@ class Search:
                 return False
         return True
 
-    def first(self, strategy: Strategy, bound_ms: float) -> Candidate | None:
-        """Build a first plan for a strategy; None if it cannot run the batch under the rules of packing."""
-        dispatched = first_assignment(strategy, self.work(strategy))
-        return None if dispatched is None else Candidate(strategy, bound_ms, dispatched)
+    def first(self, strategy: Strategy, bound_ms: float, *, is_needed: bool = False) -> Candidate | None:
+        """Build a first plan for a strategy; None if it cannot run the batch, or could not be finished in time.
 
-    def balanced(self, candidate: Candidate) -> Candidate:
-        """Take largest differencing's plan of a homogeneous strategy where it is better than longest first's.
-
-        Among equal replicas it is the better of the two by a tenth of a percent or so when sequences are many.
+        One that ``is_needed``, for want of any other, takes the time that it takes.
         """
+        expected_ms = FINISHING_MS * self.num_occupied / strategy.mean_max_tokens
+        if is_needed:
+            dispatched = first_assignment(strategy, self.work(strategy))
+        elif self.may_go_on(expected_ms):
+            dispatched = first_assignment(strategy, self.work(strategy), lambda: self.may_go_on(expected_ms))
+        else:
+            return None
+        if dispatched is None:
+            return None
+        num_micro_batches = sum(len(packing.micro_batches) for packing in dispatched.packings)
+        self._finishing_ms = max(self._finishing_ms, FINISHING_MS * num_micro_batches)
+        return Candidate(strategy, bound_ms, dispatched)
+
+    def balanced(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Take largest differencing's plans where they are better than longest first's; best candidates first.
+
+        Among equal replicas it is the better of the two by a tenth of a percent or so when sequences are many, so that
+        only candidates within `NEARLY_BEST` of the best are worth the try.
+        """
+        near_ms = candidates[0].dispatched.makespan_ms * (1 + NEARLY_BEST)
+        tried = [
+            self._balanced(one) if one.dispatched.makespan_ms <= near_ms and (not index or self.may_go_on()) else one
+            for index, one in enumerate(candidates)
+        ]
+        return sorted(tried, key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
+
+    def _balanced(self, candidate: Candidate) -> Candidate:
         work = self.work(candidate.strategy)
         if len(candidate.strategy.groups) > 1 or not work.rules.is_free or not work.items.are_single:
             return candidate
@@ -186,7 +221,7 @@ class Search:
         for bound, strategy in sorted(ranked, key=lambda pair: (pair[0], str(pair[1]))):
             if bound >= best or (candidates and not self.may_go_on()):
                 break
-            found = self.first(strategy, bound)
+            found = self.first(strategy, bound, is_needed=not candidates)
             if found is None:
                 continue
             candidates.append(found)
@@ -216,7 +251,8 @@ class Search:
                 proofs.append(weights)
             return weights
 
-        value = strategy_bound(candidate.strategy, self.table.rows(candidate.strategy), choose)
+        enough_ms = candidate.dispatched.makespan_ms / (1 + self.problem.options.target_gap)
+        value = strategy_bound(candidate.strategy, self.table.rows(candidate.strategy), choose, enough_ms)
         weights = proofs[-1] if proofs and len(candidate.strategy.groups) > 1 else None
         return replace(candidate, bound_ms=max(candidate.bound_ms, value), weights=weights)
 
@@ -245,7 +281,8 @@ class Search:
     def improve_locally(self, candidate: Candidate) -> Candidate:
         """Move and swap items from the slowest replica; from there again after random kicks while items are few."""
         work, target_ms = self.work(candidate.strategy), self.target_ms(candidate)
-        best = Improver(work, candidate.dispatched, self.may_go_on).run(target_ms, LOCAL_SEARCH_STEPS)
+        steps = min(LOCAL_SEARCH_STEPS, max(FEWEST_STEPS, ITEMS_SEARCHED // max(1, len(work.items))))
+        best = Improver(work, candidate.dispatched, self.may_go_on).run(target_ms, steps)
         generator = np.random.default_rng(self.problem.options.seed)
         for _ in range(KICKS if len(work.items) <= FEW_ITEMS else 0):
             if best.makespan_ms <= target_ms or not self.may_go_on():

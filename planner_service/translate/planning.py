@@ -15,7 +15,8 @@ DETERMINISTIC_SHARE = 0.15
 """CP-SAT's deterministic budget, in its own seconds for each second of deadline."""
 
 RESERVE_SHARE = 0.05
-"""Share of the deadline kept for ordering, placing and validating once the search has stopped."""
+"""Share of the deadline kept for ordering, placing and validating once the search has stopped; the search keeps more
+where there are many micro-batches."""
 
 
 def plan_request(
@@ -44,8 +45,8 @@ def plan_request(
         If the request cannot be planned as it is.
     """
     started = time.perf_counter()
-    reserve_ms = request.options.deadline_ms * RESERVE_SHARE
     problem = problem_of(request, profiles)
+    reserve_ms = request.options.deadline_ms * RESERVE_SHARE
     effort = Effort(
         deterministic_s=request.options.deadline_ms / 1000 * DETERMINISTIC_SHARE,
         remaining_ms=lambda: remaining_ms() - reserve_ms,

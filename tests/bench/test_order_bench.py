@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from planner_service.core.cost import replica_ms
-from planner_service.core.dispatch import Improver, first_assignment
+from planner_service.core.dispatch import first_assignment
 from planner_service.core.items import Workload, items_of
+from planner_service.core.local_search import Improver
 from planner_service.core.order import best_order
 from planner_service.core.pack import Packing
 from planner_service.core.problem import Batch, ReplicaKind, SourceRow, Strategy

@@ -4,9 +4,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from planner_service.core.bounds import quick_strategy_bound
-from planner_service.core.dispatch import Improver, first_assignment, keeps_rules
+from planner_service.core.dispatch import first_assignment, keeps_rules
 from planner_service.core.items import MAX_ITEMS, Workload, bundle_tokens, items_of
 from planner_service.core.length_table import LengthTable
+from planner_service.core.local_search import Improver
 from planner_service.core.problem import GroupRow, Options, Problem, ReplicaKind, Strategy
 from planner_service.core.rules import PackingRules
 from planner_service.core.screen import screen
