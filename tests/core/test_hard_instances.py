@@ -136,3 +136,10 @@ def test_a_tiny_model_on_a_large_gpu_gets_the_largest_limit_there_is() -> None:
     )
     plan = plan_request(PlanRequest(profile=profile, num_gpus=2, lengths=[5]), [profile], remaining_ms=lambda: 1e9)
     assert plan.replicas[0].max_tokens == 2**31 - 128
+
+
+def test_the_bound_sees_that_replicas_a_little_over_one_micro_batch_need_two() -> None:
+    narrow = kind(1, 1, 1e-5, 0.3125, 91.4, 1536)  # 1562 tokens for each of the 64 replicas
+    solution = solved(problem_for([25] * 4000, [Strategy.of([(narrow, 64)])]))
+    assert max(len(replica.micro_batches) for replica in solution.replicas) == 2
+    assert solution.makespan_ms <= solution.lower_bound_ms * 1.015
