@@ -39,6 +39,12 @@ RELATIVE_TOLERANCE = 1e-9
 LEAST_CAPACITY = 1e-30
 """Capacities below this (ms) count as none; costs below 1e-20 ms are taken for 0 where profiles are read."""
 
+COARSE_TOLERANCE = 1e-5
+"""Bisection stops here where the best of several bounds is bisected anew."""
+
+GAINED, PROBED = 3e-4, 1e-3
+"""Improving a bound ends where it gains less than this; times over it are not probed any closer together than this."""
+
 RANKING_TOLERANCE = 1e-3
 """Bisection stops here where bounds only rank candidates."""
 
@@ -124,7 +130,7 @@ def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequ
     gpus = np.array([kind.num_ranks for kind in table.kinds], float)
     token_ms = np.array([kind.c / kind.max_tokens for kind in table.kinds])
 
-    def bound(share: float) -> float:
+    def bound(share: float, tolerance: float) -> float:
         charged = gpus[:, None] * (table.work_ms + share * token_ms[:, None] * table.lengths)
 
         def enough(time_ms: float) -> bool:
@@ -138,9 +144,10 @@ def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequ
             per_sequence = np.where(usable, charged / np.maximum(capacity, LEAST_CAPACITY)[:, None], np.inf).min(axis=0)
             return bool(per_sequence @ table.counts <= num_gpus)
 
-        return _least_time(enough, table.floor_ms, RELATIVE_TOLERANCE)
+        return _least_time(enough, table.floor_ms, tolerance)
 
-    return max(bound(share) for share in shares)
+    best = max(shares, key=lambda share: bound(share, COARSE_TOLERANCE))
+    return bound(best, RELATIVE_TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -354,27 +361,47 @@ def improved_bound(  # noqa: PLR0913, PLR0917 - what is bounded, and how long to
     """
     if not len(table.lengths):
         return known_ms
-    best = known_ms
-    classes = capacity_classes(fleet, table, best)
-    for _ in range(rounds):
-        weights = choose(fleet, table, classes, best * (1 + 1e-6))
-        if weights is None:
-            return best
-        value = bound_with_weights(fleet, table, weights)
-        if value <= best * (1 + 1e-5):
-            best = max(best, value)
-            break
-        best = value
+    raising = _Raising(fleet, table, choose, known_ms)
+    if enough_ms < math.inf and raising.prove_at(enough_ms):
+        rounds = 1
+    while rounds and raising.prove_at(raising.bound_ms * (1 + 1e-6)):
+        rounds -= 1
     high, time_ms = math.inf, enough_ms
     for _ in range(probes if enough_ms < math.inf else 0):
-        if best >= enough_ms or high <= best * (1 + 1e-3):
+        if min(high, enough_ms) <= raising.bound_ms * (1 + PROBED):
             break
-        weights = choose(fleet, table, capacity_classes(fleet, table, time_ms), time_ms)
-        value = 0.0 if weights is None else bound_with_weights(fleet, table, weights)
-        best = max(best, value)
-        high = high if value >= time_ms * (1 - 1e-6) else time_ms
-        time_ms = 0.5 * (best + min(high, enough_ms))
-    return best
+        time_ms = 0.5 * (raising.bound_ms + min(high, enough_ms))
+        high = high if raising.prove_at(time_ms) else time_ms
+    return raising.exact_ms()
+
+
+class _Raising:
+    """A bound while it is raised: coarse until the end, since only the best weights need an exact bisection."""
+
+    def __init__(self, fleet: Fleet, table: LengthTable, choose: ChooseWeights, known_ms: float) -> None:
+        self._fleet = fleet
+        self._table = table
+        self._choose = choose
+        self._weights: Weights | None = None
+        self.bound_ms = known_ms
+
+    def prove_at(self, time_ms: float) -> bool:
+        """Find weights for a time and take over their bound if it is higher; tell whether they gained or proved it."""
+        classes = capacity_classes(self._fleet, self._table, time_ms)
+        weights = self._choose(self._fleet, self._table, classes, time_ms)
+        if weights is None:
+            return False
+        value = bound_with_weights(self._fleet, self._table, weights, COARSE_TOLERANCE)
+        gained = value > self.bound_ms * (1 + GAINED)
+        if value > self.bound_ms:
+            self.bound_ms, self._weights = value, weights
+        return gained or value >= time_ms * (1 - COARSE_TOLERANCE)
+
+    def exact_ms(self) -> float:
+        """Return the bound without what coarse bisection left."""
+        if self._weights is None:
+            return self.bound_ms
+        return max(self.bound_ms, bound_with_weights(self._fleet, self._table, self._weights))
 
 
 def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights, enough_ms: float = math.inf) -> float:
@@ -382,5 +409,5 @@ def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights
 
     Not much is done to raise it over ``enough_ms``.
     """
-    known = quick_strategy_bound(strategy, table, SHARES, RELATIVE_TOLERANCE)
+    known = quick_strategy_bound(strategy, table, SHARES, COARSE_TOLERANCE)
     return improved_bound(Fleet.of_strategy(strategy), table, known, choose, enough_ms)

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from planner_service.core.baselines.balanced_next_fit import balanced_next_fit
 from planner_service.core.bounds import (
     CapacityClass,
     Fleet,
@@ -127,8 +128,12 @@ class Search:
         return self._workloads[strategy]
 
     def target_ms(self, candidate: Candidate) -> float:
-        """Makespan at which a candidate is good enough."""
-        bound = self.all_ms if self.scope_is_all else candidate.bound_ms
+        """Makespan at which a candidate is good enough.
+
+        A homogeneous strategy is judged by its own bound, so that it ends no worse than if it had been the only one.
+        """
+        is_mixed = len(candidate.strategy.groups) > 1
+        bound = self.all_ms if self.scope_is_all and is_mixed else candidate.bound_ms
         return max(bound, candidate.bound_ms) * (1 + self.problem.options.target_gap)
 
     def may_be_placed(self, strategy: Strategy) -> bool:
@@ -162,10 +167,10 @@ class Search:
         return Candidate(strategy, bound_ms, dispatched)
 
     def balanced(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Take largest differencing's plans where they are better than longest first's; best candidates first.
+        """Take simple balancers' plans where they are better than longest first's; best candidates first.
 
-        Among equal replicas it is the better of the two by a tenth of a percent or so when sequences are many, so that
-        only candidates within `NEARLY_BEST` of the best are worth the try.
+        Among equal replicas they can be the better by a tenth of a percent or so when sequences are many, so that only
+        candidates within `NEARLY_BEST` of the best are worth the try.
         """
         near_ms = candidates[0].dispatched.makespan_ms * (1 + NEARLY_BEST)
         tried = [
@@ -179,6 +184,7 @@ class Search:
         if len(candidate.strategy.groups) > 1 or not work.rules.is_free or not work.items.are_single:
             return candidate
         found = [largest_differencing(candidate.strategy, work.items, weigh) for weigh in (work_of, tokens_of)]
+        found.append(balanced_next_fit(candidate.strategy, work.items))
         return replace(candidate, dispatched=min([candidate.dispatched, *found], key=lambda one: one.makespan_ms))
 
     def guided(self, strategy: Strategy, weights: Weights, time_ms: float) -> Dispatched | None:
@@ -263,6 +269,8 @@ class Search:
         bounded = self.bound(candidate)
         if bounded.bound_ms >= best_ms:
             return bounded
+        if bounded.dispatched.makespan_ms > self.target_ms(bounded):
+            bounded = self._balanced(bounded)
         return replace(self.improve(bounded), is_refined=True)
 
     def improve(self, candidate: Candidate) -> Candidate:

@@ -54,8 +54,8 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     candidates = search.construct(strategies, report)
     if not candidates:
         raise infeasible_fault(screened.batch, screened.groups, search.rules, strategies)
-    candidates = search.balanced(candidates)
     if search.scope_is_all:
+        candidates = search.balanced(candidates)
         candidates = _with_best_homogeneous(search, candidates, report)
     contenders = _improved(search, candidates)
     report(contenders[0])

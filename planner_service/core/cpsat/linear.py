@@ -12,7 +12,7 @@ from planner_service.core.problem import ReplicaKind
 
 LP_TIME_LIMIT_MS = 2000
 
-LP_COLUMNS = 40
+LP_COLUMNS = 24
 """Groups of neighbouring lengths in the linear program; its duals are proofs whatever the grouping."""
 
 
