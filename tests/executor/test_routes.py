@@ -33,24 +33,28 @@ def all_to_all(sent: Buffers, legs: list[Leg], splits: str) -> Buffers:
     st.integers(1, 4),
     st.integers(0, 2**32 - 1),
     st.sampled_from([0.0, 0.3]),
+    st.sampled_from([(1, 1), (2, 1), (1, 3), (2, 2)]),
 )
 def test_tokens_arrive_where_the_plan_wants_them_and_results_return_whence_they_came(
-    held: list[list[int]], num_replicas: int, seed: int, drop_share: float
+    held: list[list[int]], num_replicas: int, seed: int, drop_share: float, layout: tuple[int, int]
 ) -> None:
-    """Hold for any plan, with sources and replicas on any ranks.
+    """Hold for any plan, with sources and replicas of any layout on any ranks.
 
     1. Sent = received for every pair of ranks, in sequences and in tokens.
-    2. What a rank receives, put into run order, fills its micro-batches exactly as the resolved plan says.
+    2. What a rank of the first or last stage receives, put into run order, fills its micro-batches exactly as the
+       resolved plan says; the stages between receive nothing.
     3. The inverse sends every sequence's result to the rank that held it, and nothing else.
     4. The inverse of the inverse is the table itself.
     """
-    world_size = max(len(held), num_replicas)
+    tp, pp = layout
+    world_size = max(len(held), num_replicas * tp * pp)
     draw = np.random.default_rng(seed)
     places = draw.permutation(world_size)
     rank_of_source = {f"node-{number}": int(draw.integers(world_size)) for number in range(len(held))}
     batch = {f"node-{number}": lengths for number, lengths in enumerate(held)}
+    cut = np.split(places[: num_replicas * tp * pp], num_replicas)
     plan = random_plan(
-        batch, num_replicas, seed, drop_share=drop_share, ranks=[[int(places[r])] for r in range(num_replicas)]
+        batch, num_replicas, seed, drop_share=drop_share, ranks=[part.tolist() for part in cut], layout=(tp, 1, pp)
     )
     routes = sequence_routes(plan, world_size, rank_of_source)
     assignment = resolve(plan, batch)
@@ -70,13 +74,15 @@ def test_tokens_arrive_where_the_plan_wants_them_and_results_return_whence_they_
         assert all(rank_of_source[order[row][0]] == rank for row in leg.sent_rows.tolist())
         assert arrived[rank] == [row for row in leg.received_rows.tolist() for _ in range(order[row][2])]
     for number, replica in enumerate(assignment.replicas):
-        rank = plan.replicas[number].ranks[0]
-        run = sorted(legs[rank].received_rows.tolist())
         lengths = [length for micro in replica for length in micro.packed.lengths.tolist()]
-        assert [order[row][2] for row in run] == lengths
-        assert run == list(
-            range(int(routes.table.replica_bounds[number]), int(routes.table.replica_bounds[number + 1]))
-        )
+        begin, end = routes.table.replica_bounds[number : number + 2].tolist()
+        for position, rank in enumerate(plan.replicas[number].ranks):
+            run = sorted(legs[rank].received_rows.tolist())
+            if position // tp in {0, pp - 1}:
+                assert [order[row][2] for row in run] == lengths
+                assert run == list(range(begin, end))
+            else:
+                assert run == []
 
     back = [routes.inward.leg(rank) for rank in range(world_size)]
     returned = all_to_all([leg.sent_rows.tolist() for leg in back], back, "sequences")
@@ -85,8 +91,8 @@ def test_tokens_arrive_where_the_plan_wants_them_and_results_return_whence_they_
         assert sorted(returned[rank]) == [row for row in range(len(order)) if rank_of_source[order[row][0]] == rank]
 
     again = routes.inward.inverse()
-    assert (again.from_rank == routes.outward.from_rank).all()
-    assert (again.to_rank == routes.outward.to_rank).all()
+    assert (again.from_rank == routes.outward.from_rank[routes.reports]).all()
+    assert (again.to_rank == routes.outward.to_rank[routes.reports]).all()
 
 
 def test_a_source_that_no_rank_holds_is_refused() -> None:
@@ -101,8 +107,8 @@ def test_a_source_held_outside_the_group_is_refused() -> None:
 
 
 def test_routes_that_do_not_cover_every_sequence_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 ranks to send to for 2 sequences"):
-        RouteTable(2, np.array([0, 1]), np.array([0]), np.array([4, 4]))
+    with pytest.raises(ValueError, match="1 ranks to send to for 2 deliveries"):
+        RouteTable(2, np.array([0, 1]), np.array([0, 1]), np.array([0]), np.array([4, 4]))
 
 
 def test_a_plan_whose_micro_batches_are_not_filled_exactly_has_no_routes() -> None:
@@ -113,7 +119,9 @@ def test_a_plan_whose_micro_batches_are_not_filled_exactly_has_no_routes() -> No
         sequence_routes(broken, 1)
 
 
-def test_deciding_layouts_and_routes_loads_no_torch() -> None:
-    script = "import sys, worker_agent.executor.layout, worker_agent.executor.routes\nprint('torch' in sys.modules)"
+def test_what_decides_loads_no_torch() -> None:
+    deciding = ("layout", "parameter_routes", "parameters", "parts", "routes", "schedule", "shape")
+    modules = ", ".join(f"worker_agent.executor.{module}" for module in deciding)
+    script = f"import sys, {modules}\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"

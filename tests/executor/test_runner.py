@@ -227,7 +227,7 @@ def test_timings_say_for_each_replica_what_its_rank_measured(reports: dict[str, 
         ("a source of another rank", "IterationFailed", ("rank 0: ValueError", "'rank-1'")),
         ("a token id outside the vocabulary", "IterationFailed", ("rank 0", "23", "0 to 22")),
         ("sequences that are no token ids", "IterationFailed", ("rank 0", "torch.float32")),
-        ("a layout that does not run", "IterationFailed", ("3 of 3 ranks", "LayoutRefused", "(tp=2, cp=1, pp=1)")),
+        ("a layout that does not run", "IterationFailed", ("2 of 3 ranks", "LayoutRefused", "(tp=2, cp=1, pp=1)")),
         ("a forward that raises on one rank", "IterationFailed", ("1 of 3 ranks", "rank 1", "ran out of memory")),
         (
             "sources held elsewhere by one rank's account",

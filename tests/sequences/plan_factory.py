@@ -85,6 +85,7 @@ def random_plan(
     alignment: int = 1,
     drop_share: float = 0.0,
     ranks: Sequence[Sequence[int]] | None = None,
+    layout: tuple[int, int, int] = (1, 1, 1),
 ) -> Plan:
     """Assign every sequence at random to a replica and one of its (at most 3) micro-batches, or drop it."""
     draw = np.random.default_rng(seed)
@@ -101,7 +102,7 @@ def random_plan(
         [_entries(places[replica, number], draw) for number in range(3) if (replica, number) in places]
         for replica in range(num_replicas)
     ]
-    return make_plan(replicas, ranks=ranks, dropped=_entries(dropped, draw), alignment=alignment)
+    return make_plan(replicas, ranks=ranks, dropped=_entries(dropped, draw), alignment=alignment, layout=layout)
 
 
 def _entries(counts: Counter[tuple[str, int]], draw: np.random.Generator) -> list[Entry]:

@@ -31,7 +31,8 @@ class MicroBatchTokens:
     packed
         Its geometry.
     tokens
-        Token ids with padding, shape (num_physical_tokens,), int64.
+        Token ids with padding, shape (num_physical_tokens,), int64; empty on a stage that neither embeds them nor
+        computes losses.
     cu_seqlens
         Bounds with padding, shape (sequences + 1,), int32.
     lengths
@@ -113,8 +114,8 @@ class SequenceExchange:
     def micro_batches(self, received: Tensor, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
         """Cut received tokens into this rank's micro-batches, in order, on a device; involves no other rank."""
         leg = self._outward
-        if not self._micro_batches:
-            return ()
+        if leg.received_rows.size == 0:
+            return tuple(self._geometry(packed, received.to(device)) for packed in self._micro_batches)
         by_arrival = torch.split(received, self._lengths[leg.received_rows].tolist())
         run = torch.cat([by_arrival[place] for place in np.argsort(leg.received_rows).tolist()])
         return self._cut(run.to(device))
@@ -125,7 +126,8 @@ class SequenceExchange:
         Parameters
         ----------
         values
-            One for each sequence this rank computed, in the order it ran them, shape (n,).
+            One for each sequence this rank reports, in the order it ran them, shape (n,); empty on a rank that reports
+            none.
 
         Returns
         -------
@@ -167,15 +169,16 @@ class SequenceExchange:
             if packed.num_padding_tokens:
                 physical = torch.full((packed.num_physical_tokens,), PADDING_TOKEN, device=run.device)
                 physical[torch.tensor(packed.physical_slots, device=run.device)] = tokens
-            micro_batches.append(
-                MicroBatchTokens(
-                    packed,
-                    physical,
-                    torch.tensor(packed.physical_cu_seqlens, device=run.device),
-                    torch.tensor(packed.lengths, device=run.device),
-                )
-            )
+            micro_batches.append(self._geometry(packed, physical))
         return tuple(micro_batches)
+
+    def _geometry(self, packed: PackedMicroBatch, tokens: Tensor) -> MicroBatchTokens:
+        return MicroBatchTokens(
+            packed,
+            tokens,
+            torch.tensor(packed.physical_cu_seqlens, device=tokens.device),
+            torch.tensor(packed.lengths, device=tokens.device),
+        )
 
 
 def _lengths(source: str, sequences: Sequence[Tensor]) -> Int64Array:

@@ -1,12 +1,10 @@
 """Which part each rank plays in a plan: pure, no torch."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner_client.contract import Plan, Replica
 from worker_agent.executor.faults import LayoutRefused
-
-RUNNABLE = "tp=1, cp=1, pp=1"
+from worker_agent.executor.shape import DecoderConfig
 
 
 @dataclass(frozen=True)
@@ -19,15 +17,25 @@ class RankRole:
         The rank, in the group that runs the plan.
     replica
         Index of its replica in the plan; None is an idle rank, which takes part in the collectives all the same.
-    stage, cp_rank, tp_rank
-        Its coordinates in the replica, from 0; all 0 for an idle rank.
+    stage, tp_rank
+        Its coordinates in the replica, from 0; 0 for an idle rank.
+    pp, tp
+        Stages of its replica, and ranks that share each stage; 1 for an idle rank.
+    previous_rank, next_rank
+        The ranks that hold the same part of the stages before and after; None at the replica's ends.
+    tensor_ranks
+        The ranks that share its stage, itself included, by ``tp_rank``.
     """
 
     rank: int
     replica: int | None
     stage: int = 0
-    cp_rank: int = 0
     tp_rank: int = 0
+    pp: int = 1
+    tp: int = 1
+    previous_rank: int | None = None
+    next_rank: int | None = None
+    tensor_ranks: tuple[int, ...] = ()
 
     @property
     def is_idle(self) -> bool:
@@ -38,8 +46,8 @@ class RankRole:
 def rank_roles(plan: Plan, world_size: int) -> tuple[RankRole, ...]:
     """Give every rank of a group its role.
 
-    A replica lists its ranks stage by stage, inside a stage by context-parallel rank, inside those by
-    tensor-parallel rank (see ``planner_client.contract.Replica``).
+    A replica lists its ranks stage by stage, inside a stage by tensor-parallel rank (see
+    ``planner_client.contract.Replica``).
 
     Parameters
     ----------
@@ -60,7 +68,7 @@ def rank_roles(plan: Plan, world_size: int) -> tuple[RankRole, ...]:
     """
     roles: dict[int, RankRole] = {}
     for number, replica in enumerate(plan.replicas):
-        _check_layout(number, replica)
+        _check_degrees(number, replica)
         for position, rank in enumerate(replica.ranks):
             if rank >= world_size:
                 raise LayoutRefused(
@@ -72,25 +80,96 @@ def rank_roles(plan: Plan, world_size: int) -> tuple[RankRole, ...]:
                     f"rank {rank} is placed twice, in replicas {roles[rank].replica} and {number}; "
                     "a rank runs one replica: ask for a new plan"
                 )
-            stage, within_stage = divmod(position, replica.tp * replica.cp)
-            cp_rank, tp_rank = divmod(within_stage, replica.tp)
-            roles[rank] = RankRole(rank, number, stage, cp_rank, tp_rank)
+            roles[rank] = _role(number, replica, position)
     return tuple(roles.get(rank, RankRole(rank, None)) for rank in range(world_size))
 
 
-def replica_ranks(plan: Plan) -> Sequence[int]:
-    """Return the one rank of each replica."""
-    return [replica.ranks[0] for replica in plan.replicas]
+def check_model_fits(plan: Plan, config: DecoderConfig) -> None:
+    """Refuse a plan with a layout that this decoder cannot be cut into.
+
+    Raises
+    ------
+    LayoutRefused
+        Naming the replica, the degree, the limit and what to change.
+    """
+    for number, replica in enumerate(plan.replicas):
+        where = f"replica {number} has layout (tp={replica.tp}, cp={replica.cp}, pp={replica.pp})"
+        if config.num_heads % replica.tp:
+            raise LayoutRefused(
+                f"{where} but the model's {config.num_heads} attention heads do not divide by tp={replica.tp}; "
+                f"leave layouts out whose tp does not divide {config.num_heads}"
+            )
+        for what, size in (("vocabulary entries", config.vocab_size), ("feed-forward columns", config.ffn)):
+            if size < replica.tp:
+                raise LayoutRefused(
+                    f"{where} but the model's {size} {what} cannot be shared by tp={replica.tp} ranks; "
+                    f"leave layouts with tp over {size} out"
+                )
+        if replica.pp > config.num_layers:
+            raise LayoutRefused(
+                f"{where} but the model's {config.num_layers} layers cannot fill pp={replica.pp} stages; "
+                f"leave layouts with pp over {config.num_layers} out"
+            )
 
 
-def _check_layout(number: int, replica: Replica) -> None:
-    degrees = (replica.tp, replica.cp, replica.pp)
-    if degrees != (1, 1, 1):
+def tensor_groups(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of every tensor-parallel group that a plan needs, in the order all ranks make them.
+
+    By replica, then by stage; a replica without micro-batches needs none.
+    """
+    return tuple(
+        tuple(replica.ranks[stage * replica.tp : (stage + 1) * replica.tp])
+        for replica in plan.replicas
+        if replica.tp > 1 and replica.micro_batches
+        for stage in range(replica.pp)
+    )
+
+
+def stage_layers(num_layers: int, num_stages: int, stage: int) -> range:
+    """Return the layers of one pipeline stage.
+
+    As even as possible; the first stages get one layer more where the layers do not divide, because the last stage
+    has the output head to compute besides.
+    """
+    each, extra = divmod(num_layers, num_stages)
+    begin = stage * each + min(stage, extra)
+    return range(begin, begin + each + (stage < extra))
+
+
+def token_ranks(replica: Replica) -> tuple[int, ...]:
+    """Return the ranks of a replica that need its token ids: those of the first stage, and of the last for targets."""
+    first, last = replica.ranks[: replica.tp], replica.ranks[-replica.tp :]
+    return tuple(first) if replica.pp == 1 else (*first, *last)
+
+
+def reporting_rank(replica: Replica) -> int:
+    """Return the rank of a replica that tells its losses: the first of the last stage, all of which know them."""
+    return replica.ranks[-replica.tp]
+
+
+def _role(number: int, replica: Replica, position: int) -> RankRole:
+    stage, tp_rank = divmod(position, replica.tp)
+    last = replica.pp - 1
+    return RankRole(
+        rank=replica.ranks[position],
+        replica=number,
+        stage=stage,
+        tp_rank=tp_rank,
+        pp=replica.pp,
+        tp=replica.tp,
+        previous_rank=replica.ranks[position - replica.tp] if stage else None,
+        next_rank=replica.ranks[position + replica.tp] if stage < last else None,
+        tensor_ranks=tuple(replica.ranks[stage * replica.tp : (stage + 1) * replica.tp]),
+    )
+
+
+def _check_degrees(number: int, replica: Replica) -> None:
+    if replica.cp != 1:
         raise LayoutRefused(
             f"replica {number} has layout (tp={replica.tp}, cp={replica.cp}, pp={replica.pp}) but this executor runs "
-            f"{RUNNABLE} only; ask for a strategy of such replicas, for example (1,1)x{len(replica.ranks)}"
+            f"cp=1 only; leave layouts with cp over 1 out, for example by allowing tp={replica.tp * replica.cp} instead"
         )
-    needed = replica.tp * replica.cp * replica.pp
+    needed = replica.tp * replica.pp
     if len(replica.ranks) != needed:
         raise LayoutRefused(
             f"replica {number} lists {len(replica.ranks)} ranks but its layout needs {needed}; ask for a new plan"

@@ -13,7 +13,7 @@ from planner_client.contract import Plan, ReplicaTiming
 from worker_agent.executor.agree import agree_on_plan, settle
 from worker_agent.executor.collectives import Group, collective_device, sum_in_place
 from worker_agent.executor.exchange import HeldSequences, MicroBatchTokens, SequenceExchange
-from worker_agent.executor.faults import IterationFailed, NotFinite
+from worker_agent.executor.faults import IterationFailed, LayoutRefused, NotFinite
 from worker_agent.executor.gradients import FlatGradients
 from worker_agent.executor.layout import RankRole, rank_roles
 from worker_agent.executor.loss import next_token_targets, scaled_loss, sequence_losses, token_losses
@@ -186,6 +186,10 @@ class IterationRunner:
         try:
             self._gradients.check(self._model.parameters())
             role = rank_roles(plan, self._world_size)[self._rank]
+            if role.tp > 1 or role.pp > 1:
+                raise LayoutRefused(  # noqa: TRY301 - goes with this step
+                    f"layout (tp={role.tp}, cp=1, pp={role.pp}) is not run yet; take tp=1, cp=1, pp=1"
+                )
             exchange = SequenceExchange(
                 sequence_routes(plan, self._world_size, self._rank_of_source),
                 role,
