@@ -139,7 +139,10 @@ def _too_few_units(strategy: Strategy, demand: Demand, rules: PackingRules) -> s
             return _short(strategy, demand, what, needed // num_replicas, needed)
     least = min(rules.permitted(kind.pp) for kind, _ in strategy.groups if kind.max_tokens >= demand.most_tokens)
     if least > units:
-        return _short(strategy, demand, f"a busy replica with at least {least} micro-batches", least, least)
+        what = f"a busy replica runs {least} micro-batches or more"
+        if rules.count_multiple > 1:
+            what += f", a multiple of {rules.count_multiple}"
+        return f"has too few sequences: {what}, none of them empty, but there are {demand.what}"
     needed = -(-fewest // rules.count_multiple) * rules.count_multiple
     if needed > units:
         what = f"micro-batches in multiples of {rules.count_multiple}, of which the limits ask for {fewest},"

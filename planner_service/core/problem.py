@@ -209,6 +209,8 @@ class Options:
     idle_allowed: bool = True
     homogeneous: bool = False
     max_process_groups: int | None = None
+    lowered_max_tokens: int | None = None
+    """What the kinds' limits were lowered to, which faults name as the cause."""
 
     @property
     def constrains_counts(self) -> bool:

@@ -171,6 +171,8 @@ def _too_long(problem: Problem, over_long: tuple[SourceRow, ...], max_occupied: 
         limit, whose = options.max_length, "the max_length of the request"
     else:
         limit, whose = max_occupied, f"the largest micro-batch any layout holds, {layout}'s"
+        if options.lowered_max_tokens is not None and max_occupied + alignment > options.lowered_max_tokens:
+            whose = f"what max_tokens_per_micro_batch={options.lowered_max_tokens} leaves of the layouts' limits"
     aligned = f" ({occupied(longest.length, alignment)} once aligned)"
     return PlanningFault(
         "sequence-too-long",

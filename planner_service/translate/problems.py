@@ -120,22 +120,45 @@ def _merged(groups: Sequence[AtomicGroup]) -> dict[tuple[int, ...], int]:
     return merged
 
 
+def _refuse_unknown_layouts(options: PlanOptions, profiles: Sequence[Profile]) -> None:
+    having = {(cost.tp, cost.cp, cost.pp) for profile in profiles for cost in profile.layouts}
+    for entry in options.allowed_layouts or ():
+        if (entry.tp, entry.cp, entry.pp) not in having:
+            known = ", ".join(str(Layout(*degrees)) for degrees in sorted(having))
+            names = ", ".join(profile.name for profile in profiles)
+            raise PlanningFault(
+                FaultCode.UNKNOWN_LAYOUT,
+                f"allowed_layouts names {Layout(entry.tp, entry.cp, entry.pp)}, which profile {names} does not have",
+                f"allow some of {known}, or profile this layout",
+                layout=str(Layout(entry.tp, entry.cp, entry.pp)),
+            )
+
+
 def _fitting(kinds: _Kinds, pools: Sequence[Pool]) -> tuple[ReplicaKind, ...]:
     """Kinds that some pool has the GPUs for."""
     num_gpus = {pool.device: pool.num_gpus for pool in pools}
     fitting = tuple(kind for kind in kinds.all if kind.num_ranks <= num_gpus[kind.device])
     if not fitting:
-        smallest = min((kind.num_ranks for kind in kinds.all), default=0)
+        there_are = " and ".join(
+            f"{number} {device}" if len(num_gpus) > 1 else f"{number} GPU(s)" for device, number in num_gpus.items()
+        )
         raise PlanningFault(
             FaultCode.NO_USABLE_STRATEGY,
-            f"profile {kinds.names} has no layout that runs on {sum(num_gpus.values())} GPU(s)"
-            + (
-                f"; its smallest takes {smallest}" if smallest else "; none that is allowed has a positive memory limit"
-            ),
+            f"profile {kinds.names} has no layout that runs on {there_are}; {_smallest(kinds)}",
             "use more GPUs, or another profile, or a smaller alignment, or allow more layouts",
             num_gpus=sum(num_gpus.values()),
         )
     return fitting
+
+
+def _smallest(kinds: _Kinds) -> str:
+    """Say how many GPUs of each type the smallest layout takes."""
+    least = {device: min(kind.num_ranks for kind in own.values()) for device, own in kinds.by_device.items() if own}
+    if not least:
+        return "none that is allowed has a positive memory limit"
+    if len(kinds.by_device) == 1:
+        return f"its smallest takes {next(iter(least.values()))}"
+    return "the smallest take " + ", ".join(f"{number} {device}" for device, number in sorted(least.items()))
 
 
 def problem_of(request: PlanRequest, profiles: Sequence[Profile]) -> Problem:
@@ -155,6 +178,7 @@ def problem_of(request: PlanRequest, profiles: Sequence[Profile]) -> Problem:
     """
     options = request.options
     pools = pools_of(request, profiles)
+    _refuse_unknown_layouts(options, profiles)
     kinds = _kinds(request, profiles)
     rows = tuple(
         SourceRow(source, length, count)
@@ -186,4 +210,5 @@ def _options(options: PlanOptions) -> Options:
         idle_allowed=options.idle_replicas == "allow",
         homogeneous=options.homogeneous,
         max_process_groups=options.max_process_groups,
+        lowered_max_tokens=options.max_tokens_per_micro_batch,
     )
