@@ -6,6 +6,7 @@ the work, ``24576 s + s^2`` for a sequence of s tokens (the constants of a 7B mo
 
 import heapq
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from planner_service.core.dispatch import Dispatched
 from planner_service.core.items import Items
@@ -30,10 +31,11 @@ def work_of(length: int) -> int:
 
 def packed_as_given(kinds: Sequence[ReplicaKind], items: Items, bins: Sequence[Sequence[Sequence[int]]]) -> Dispatched:
     """Time micro-batches that a method has filled, one list of them a replica."""
+    costs_ms = {kind: items.costs_ms(kind) for kind in dict.fromkeys(kinds)}
     return Dispatched(
         tuple(kinds),
         tuple(
-            packing_of(kind, items.costs_ms(kind), micro_batches) if micro_batches else EMPTY
+            packing_of(kind, costs_ms[kind], micro_batches) if micro_batches else EMPTY
             for kind, micro_batches in zip(kinds, bins, strict=True)
         ),
     )
@@ -59,9 +61,8 @@ def karmarkar_karp(weights: Sequence[int], num_parts: int) -> list[list[int]]:
     """
     if not weights:
         return [[] for _ in range(num_parts)]
-    # A division is kept as its non-empty parts only, heaviest first, so that early merges of single numbers are short.
-    heap: list[tuple[int, int, list[tuple[int, list[int]]]]] = [
-        (-weight, index, [(weight, [index])]) for index, weight in enumerate(weights)
+    heap: list[tuple[int, int, list[_Part]]] = [
+        (-weight, index, [(-weight, index, index)]) for index, weight in enumerate(weights)
     ]
     heapq.heapify(heap)
     number = len(weights)
@@ -69,24 +70,46 @@ def karmarkar_karp(weights: Sequence[int], num_parts: int) -> list[list[int]]:
         _, _, first = heapq.heappop(heap)
         _, _, second = heapq.heappop(heap)
         parts = _merged(first, second, num_parts)
-        spread = parts[0][0] - (parts[-1][0] if len(parts) == num_parts else 0)
+        spread = (parts[-1][0] if len(parts) == num_parts else 0) - parts[0][0]
         heapq.heappush(heap, (-spread, number, parts))
         number += 1
-    found = [sorted(part) for _, part in heap[0][2]]
+    found = [sorted(_leaves(tree)) for *_, tree in heap[0][2]]
     return found + [[] for _ in range(num_parts - len(found))]
 
 
-def _merged(
-    first: list[tuple[int, list[int]]], second: list[tuple[int, list[int]]], num_parts: int
-) -> list[tuple[int, list[int]]]:
+_Tree = int | tuple[Any, Any]
+"""An index, or two trees: joining two parts takes no longer however much they hold."""
+
+_Part = tuple[int, int, _Tree]
+"""A part as minus its sum, its first index and its indices, so that parts sort heaviest first as they are.
+
+A division is kept as its non-empty parts only, so that early merges of single numbers are short.
+"""
+
+
+def _merged(first: list[_Part], second: list[_Part], num_parts: int) -> list[_Part]:
     """Put the heaviest part of one with the lightest of the other, empty ones included, and so on."""
     overlap = max(0, len(first) + len(second) - num_parts)
     alone_first, alone_second = len(first) - overlap, len(second) - overlap
     parts = first[:alone_first] + second[:alone_second]
-    for offset in range(overlap):
-        heavy, light = first[alone_first + offset], second[len(second) - 1 - offset]
-        parts.append((heavy[0] + light[0], heavy[1] + light[1]))
-    return sorted(parts, key=lambda part: (-part[0], part[1][0]))
+    lightest_first = reversed(second[alone_second:])
+    parts += [
+        (heavy[0] + light[0], heavy[1], (heavy[2], light[2]))
+        for heavy, light in zip(first[alone_first:], lightest_first, strict=True)
+    ]
+    parts.sort()
+    return parts
+
+
+def _leaves(tree: _Tree) -> list[int]:
+    found, left = [], [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, int):
+            found.append(node)
+        else:
+            left += node
+    return found
 
 
 def largest_differencing(strategy: Strategy, items: Items, weigh: Weigh) -> Dispatched:

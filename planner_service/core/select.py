@@ -74,7 +74,8 @@ class Candidate:
     """A strategy with its bound (ms) and the best assignment to it so far.
 
     ``by_cp_sat`` tells that CP-SAT found the assignment; ``weights`` are the proof of the bound where it has several
-    groups of replicas; ``is_refined`` tells that it has been bounded and improved.
+    groups of replicas; ``is_balanced`` tells that simple balancers' plans have been tried, ``is_refined`` that it has
+    been bounded and improved.
     """
 
     strategy: Strategy
@@ -82,6 +83,7 @@ class Candidate:
     dispatched: Dispatched
     by_cp_sat: bool = False
     weights: Weights | None = None
+    is_balanced: bool = False
     is_refined: bool = False
 
 
@@ -181,11 +183,14 @@ class Search:
 
     def _balanced(self, candidate: Candidate) -> Candidate:
         work = self.work(candidate.strategy)
-        if len(candidate.strategy.groups) > 1 or not work.rules.is_free or not work.items.are_single:
+        if candidate.is_balanced or len(candidate.strategy.groups) > 1:
+            return candidate
+        if not work.rules.is_free or not work.items.are_single:
             return candidate
         found = [largest_differencing(candidate.strategy, work.items, weigh) for weigh in (work_of, tokens_of)]
         found.append(balanced_next_fit(candidate.strategy, work.items))
-        return replace(candidate, dispatched=min([candidate.dispatched, *found], key=lambda one: one.makespan_ms))
+        best = min([candidate.dispatched, *found], key=lambda one: one.makespan_ms)
+        return replace(candidate, dispatched=best, is_balanced=True)
 
     def guided(self, strategy: Strategy, weights: Weights, time_ms: float) -> Dispatched | None:
         """Dispatch longest first, each item only to kinds on which it is charged hardly more than on the cheapest.
