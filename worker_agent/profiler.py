@@ -34,6 +34,7 @@ from planner_client.packing import PackedMicroBatch
 from worker_agent.executor.loss import next_token_targets, scaled_loss, token_losses
 from worker_agent.executor.model import Decoder, DecoderConfig
 from worker_agent.executor.runner import IterationRunner
+from worker_agent.executor.shards import ShardedState
 from worker_agent.local_ranks import Emit, run_on_local_ranks
 
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -305,18 +306,19 @@ def _measure_rank(rank: int, num_ranks: int, settings: ProfilingSettings, emit: 
             model.zero_grad(set_to_none=True)
             if rank == 0:
                 emit(MeasuringProgress(repeat * len(packings) + step + 1, total))
-    return _RankTimes(times, _measure_sync(model, num_ranks))
+    return _RankTimes(times, _measure_sync(settings.config, num_ranks))
 
 
-def _measure_sync(model: Decoder, num_ranks: int) -> list[float]:
-    """Time what an iteration adds to its micro-batches: comparing plans, the exchange, the sums and the step (ms).
+def _measure_sync(config: DecoderConfig, num_ranks: int) -> list[float]:
+    """Time what an iteration adds to its micro-batches: comparing plans, exchange, propagation, sums, step (ms).
 
     The iterations are real and their micro-batches tiny and equal, so that no rank waits for another's.
     """
-    runner = IterationRunner(model, torch.optim.AdamW(model.parameters()))
+    runner = IterationRunner(ShardedState(config, make_optimizer=torch.optim.AdamW))
     tokens = [torch.zeros(_SYNC_LENGTH_TOKENS, dtype=torch.int64)]
     plan = _one_sequence_each(num_ranks, _SYNC_LENGTH_TOKENS)
     results = [runner.run(plan, tokens) for _ in range(_WARM_UPS + _SYNC_REPEATS)]
+    runner.close()
     return [result.wall_ms - result.compute_ms for result in results[_WARM_UPS:]]
 
 

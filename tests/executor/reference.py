@@ -1,11 +1,14 @@
 """One sequence at a time, dense masks, complex rotations: shares no code with the executor but the weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from worker_agent.executor.model import Decoder, DecoderConfig
+from worker_agent.executor.model import Decoder
+from worker_agent.executor.parameters import ParameterTable
+from worker_agent.executor.shape import DecoderConfig
 
 
 def reference_logits(model: Decoder, sequence: Tensor) -> Tensor:
@@ -39,15 +42,31 @@ def reference_loss(model: Decoder, sequence: Tensor) -> Tensor:
 
 
 def reference_step(model: Decoder, sequences: Iterable[Tensor]) -> tuple[float, Tensor, list[float]]:
-    """Mean token loss of a batch, its flat gradient, and each sequence's summed loss."""
+    """Mean token loss of a batch, its flat gradient in the order of `ParameterTable`, each sequence's summed loss."""
     model.zero_grad()
     sequences = list(sequences)
     num_targets = sum(len(sequence) - 1 for sequence in sequences)
     losses = [reference_loss(model, sequence) for sequence in sequences]
     total = torch.stack(losses).sum() / num_targets
     total.backward()
-    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    gradient = flat({name: parameter.grad for name, parameter in model.named_parameters()}, model.config)
     return total.item(), gradient, [loss.item() for loss in losses]
+
+
+def flat(named: Mapping[str, Tensor], config: DecoderConfig) -> Tensor:
+    """Lay a decoder's parameters, or their gradients, out in the order of `ParameterTable`."""
+    return torch.cat([named[entry.name].detach().flatten() for entry in ParameterTable.of(config).entries])
+
+
+def flat_weights(model: Decoder) -> Tensor:
+    return flat(dict(model.named_parameters()), model.config)
+
+
+def optimizer_groups(model: Decoder) -> list[dict[str, Any]]:
+    """Matrices, and norms without decay."""
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    norms = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    return [{"params": matrices}, {"params": norms, "weight_decay": 0.0}]
 
 
 _LAYER_WEIGHTS = (

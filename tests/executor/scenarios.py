@@ -1,11 +1,16 @@
-"""What the ranks of a test are told to run, and what they report; importable by spawned ranks."""
+"""What the ranks of a test are told to run, and what they report; importable by spawned ranks.
+
+A `Scenario` is plain data: plans and token ids, and what the runner is built with. Any plan for the sequences it holds
+will do, whoever made it.
+"""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,13 +21,27 @@ from planner_client.contract import IterationTimings, Plan
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.faults import ExecutionFault, RankLost
 from worker_agent.executor.measure import gather_timings
-from worker_agent.executor.model import Decoder, DecoderConfig
+from worker_agent.executor.model import DecoderLayer
 from worker_agent.executor.runner import IterationResult, IterationRunner
+from worker_agent.executor.shape import DecoderConfig
+from worker_agent.executor.shards import ShardedState
 
-CONFIG = DecoderConfig(vocab_size=23, hidden_size=16, num_layers=2, num_heads=4, num_kv_heads=2)
+CONFIG = DecoderConfig(vocab_size=23, hidden_size=16, num_layers=5, num_heads=4, num_kv_heads=2, ffn_size=30)
 SEED = 11
-STEP_SIZE = 0.1
 TIMEOUT_S = 3
+
+
+@dataclass(frozen=True)
+class Breakage:
+    """What breaks on one rank while it computes: the n-th call of a layer, forward or in the backward pass after it.
+
+    It raises, or makes the gradient infinite, or ends the process.
+    """
+
+    rank: int
+    call: int = 0
+    when: Literal["forward", "backward", "overflow", "death"] = "forward"
+    fault: Exception = field(default_factory=lambda: torch.OutOfMemoryError("the device ran out of memory"))
 
 
 @dataclass(frozen=True)
@@ -30,9 +49,9 @@ class Scenario:
     """One iteration, or several, on fresh weights.
 
     ``plans`` holds one plan for each iteration; ``plan_by_rank`` replaces the first on some ranks. ``held`` are the
-    sequences by source. ``broken_rank`` raises in its forward, ``overflowing_rank`` gets an infinite gradient, and
-    ``poisoned`` makes a weight NaN on every rank; ``meddling`` names one of `MEDDLINGS`. The rest is what the
-    runner is built with.
+    sequences by source; ``held_by_rank`` replaces them. ``evaluates`` asks for evaluations in place of training.
+    ``poisoned`` makes a weight NaN, ``meddling`` names one of
+    `MEDDLINGS`. The rest is what state and runner are built with.
     """
 
     plans: tuple[Plan, ...]
@@ -43,28 +62,29 @@ class Scenario:
     rank_of_source_by_rank: dict[int, dict[str, int]] = field(default_factory=dict)
     config: DecoderConfig = CONFIG
     dtype: torch.dtype = torch.float64
-    broken_rank: int | None = None
-    overflowing_rank: int | None = None
+    compute_dtype: torch.dtype | None = None
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    max_norm: float | None = None
+    max_process_groups: int = 8
+    evaluates: bool = False
+    breakage: Breakage | None = None
     poisoned: bool = False
     meddling: str | None = None
 
 
 @dataclass
 class Report:
-    """What one rank saw: results and flat gradients by iteration, the weights in the end, or the fault."""
+    """What one rank saw: results and whole gradients by iteration, the weights in the end, or the fault."""
 
     results: list[IterationResult] = field(default_factory=list)
+    evaluations: list[float] = field(default_factory=list)
     gradients: list[Tensor] = field(default_factory=list)
     timings: list[IterationTimings | None] = field(default_factory=list)
+    groups: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)
     weights: Tensor | None = None
     fault: str | None = None
     message: str = ""
     taken_s: float = 0.0
-
-
-def run_out_of_memory(*_: Any) -> None:
-    """Fail as a forward hook would see it."""
-    raise RuntimeError("the device ran out of memory")
 
 
 class Mute(Exception):  # noqa: N818 - an exception that cannot say what it is
@@ -79,48 +99,57 @@ def _raising(fault: Exception) -> Callable[..., None]:
     return fail
 
 
-def meddle(  # noqa: PLR0917 - what it may break
-    name: str, rank: int, number: int, model: Decoder, optimizer: torch.optim.Optimizer, plan: Plan
-) -> Any:
-    """Break something before iteration ``number``; return what the rank runs in place of a plan, if anything."""
-    if name == "text that is not Unicode" and rank == 0:
-        model.register_forward_pre_hook(_raising(OSError("cannot read \udce9.bin")))
-    elif name == "a fault without a text" and rank == 0:
-        model.register_forward_pre_hook(_raising(Mute()))
-    elif name == "an optimizer that raises" and rank == 1:
-        optimizer.step = _raising(MemoryError("no room for moments"))
-    elif name == "other weights on one rank" and rank == 1:
-        model.head.data += 1e-9
+def _infinite(gradient: Tensor) -> Tensor:
+    return gradient * float("inf")
+
+
+def make_optimizer(groups: Any, kind: str = "sgd") -> torch.optim.Optimizer:
+    """A step moves the weights even where the gradient is zero, so that a step too many shows."""
+    if kind == "adam":
+        return torch.optim.AdamW(groups, lr=1e-2, weight_decay=0.1)
+    return torch.optim.SGD(groups, lr=0.1, weight_decay=0.1)
+
+
+def _meddle(name: str, rank: int, state: ShardedState, plan: Plan) -> Any:
+    """Break something before an iteration; return what the rank runs in place of its plan."""
+    if name == "an optimizer that raises" and rank == 1:
+        state.optimizer.step = _raising(MemoryError("no room for moments"))
     elif name == "a plan changed in memory" and rank == 1:
         plan.replicas[0].micro_batches[0].sequences.reverse()
     elif name == "no plan" and rank == 1:
         return {}
-    elif name == "weights unfrozen" and number == 1:
-        model.head.requires_grad_(requires_grad=True)
-    elif name == "weights moved" and number == 1:
-        model.to(torch.float32)
     return plan
 
 
-MEDDLINGS = (
-    "text that is not Unicode",
-    "a fault without a text",
-    "an optimizer that raises",
-    "other weights on one rank",
-    "a plan changed in memory",
-    "no plan",
-    "weights unfrozen",
-    "weights moved",
-)
+MEDDLINGS = ("another model on one rank", "an optimizer that raises", "a plan changed in memory", "no plan")
 
 
-def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    """A step moves the weights even where the gradient is zero, so that a step too many shows."""
-    return torch.optim.SGD(model.parameters(), lr=STEP_SIZE, weight_decay=0.1)
+@contextmanager
+def broken(breakage: Breakage | None, rank: int) -> Iterator[None]:
+    """Let a layer's call break on one rank."""
+    if breakage is None or breakage.rank != rank:
+        yield
+        return
+    whole, num_calls = DecoderLayer.forward, 0
 
+    def forward(layer: DecoderLayer, hidden: Tensor, *given: Any) -> Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls - 1 != breakage.call:
+            return whole(layer, hidden, *given)
+        if breakage.when == "death":
+            os._exit(9)
+        out = whole(layer, hidden, *given)
+        if breakage.when == "forward":
+            raise breakage.fault
+        out.register_hook(_raising(breakage.fault) if breakage.when == "backward" else _infinite)
+        return out
 
-def flat_weights(model: torch.nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    DecoderLayer.forward = forward
+    try:
+        yield
+    finally:
+        DecoderLayer.forward = whole
 
 
 def run_scenarios(rank: int, scenarios: dict[str, Scenario]) -> dict[str, Report]:
@@ -129,41 +158,64 @@ def run_scenarios(rank: int, scenarios: dict[str, Scenario]) -> dict[str, Report
 
 def run_scenario(rank: int, scenario: Scenario) -> Report:
     report = Report()
-    model = Decoder(scenario.config, seed=SEED, dtype=scenario.dtype)
-    if rank == scenario.broken_rank:
-        model.register_forward_pre_hook(run_out_of_memory)
-    if rank == scenario.overflowing_rank:
-        model.head.register_hook(lambda gradient: gradient * float("inf"))
+    config = scenario.config
+    if scenario.meddling == "another model on one rank" and rank == 1:
+        config = DecoderConfig(vocab_size=23, hidden_size=16, num_layers=2, num_heads=4)
+    state = ShardedState(
+        config,
+        seed=SEED,
+        dtype=scenario.dtype,
+        make_optimizer=lambda groups: make_optimizer(groups, scenario.optimizer),
+    )
     if scenario.poisoned:
-        model.final_norm.weight.data[0] = float("nan")
-    optimizer = make_optimizer(model)
-    if scenario.meddling == "weights unfrozen":
-        model.head.requires_grad_(requires_grad=False)
+        weights = state.gathered()
+        state.load(weights | {"final_norm.weight": weights["final_norm.weight"] * float("nan")})
     runner = IterationRunner(
-        model,
-        optimizer,
+        state,
+        compute_dtype=scenario.compute_dtype,
+        max_norm=scenario.max_norm,
+        max_process_groups=scenario.max_process_groups,
+        layers_per_bucket=2,
         rank_of_source=scenario.rank_of_source_by_rank.get(rank, scenario.rank_of_source),
         return_sequence_losses=True,
     )
     held = scenario.held_by_rank.get(rank, {source: scenario.held.get(source, []) for source in runner.sources})
     began = time.monotonic()
     try:
-        for number, plan in enumerate(scenario.plans):
-            mine = scenario.plan_by_rank.get(rank, plan) if number == 0 else plan
-            if scenario.meddling is not None:
-                own_copy = Plan.model_validate_json(mine.model_dump_json())
-                mine = meddle(scenario.meddling, rank, number, model, optimizer, own_copy)
-            result = runner.run(mine, held)
-            report.results.append(result)
-            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-            report.gradients.append(torch.cat([gradient.flatten().clone() for gradient in gradients]))
-            report.timings.append(gather_timings(plan, result.timing))
-            optimizer.zero_grad()
+        with broken(scenario.breakage, rank):
+            for number, plan in enumerate(scenario.plans):
+                mine = scenario.plan_by_rank.get(rank, plan) if number == 0 else plan
+                _iterate(rank, scenario, state, runner, mine, held, report)
     except ExecutionFault as fault:
         report.fault, report.message = type(fault).__name__, str(fault)
     report.taken_s = time.monotonic() - began
-    report.weights = flat_weights(model)
+    if scenario.meddling != "another model on one rank":
+        report.weights = state.gather_flat(state.masters)
+    runner.close()
     return report
+
+
+def _iterate(  # noqa: PLR0917 - all that an iteration involves
+    rank: int,
+    scenario: Scenario,
+    state: ShardedState,
+    runner: IterationRunner,
+    plan: Plan,
+    held: dict[str, list[Tensor]],
+    report: Report,
+) -> None:
+    own: Any = plan
+    if scenario.meddling is not None:
+        own = _meddle(scenario.meddling, rank, state, Plan.model_validate_json(plan.model_dump_json()))
+    if scenario.evaluates:
+        report.evaluations.append(runner.evaluate(own, held))
+        return
+    result = runner.run(own, held)
+    report.results.append(result)
+    report.gradients.append(state.gather_flat(state.gradients))
+    report.timings.append(gather_timings(plan, result.timing))
+    report.groups.append(runner.process_groups)
+    state.optimizer.zero_grad()
 
 
 def share(rank: int, offers: dict[str, list[Plan | Exception | None]], decider: int) -> dict[str, tuple[str, str]]:
@@ -185,22 +237,21 @@ def run_and_share(
 
 
 def lose_a_rank(rank: int, scenario: Scenario, lost_rank: int, manner: str) -> tuple[float, str]:
-    """Run one iteration together, then lose a rank; report how long the others took to notice, and as what."""
+    """Run one iteration together, then lose a rank in the next; report how long the others took, and what they saw."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
-    model = Decoder(scenario.config, seed=SEED, dtype=scenario.dtype)
-    runner = IterationRunner(model, make_optimizer(model), group=group)
+    state = ShardedState(scenario.config, seed=SEED, dtype=scenario.dtype, make_optimizer=make_optimizer, group=group)
+    runner = IterationRunner(state, group=group)
     held = {source: scenario.held.get(source, []) for source in runner.sources}
     runner.run(scenario.plans[0], held)
-    if rank == lost_rank:
-        if manner == "dies":
-            os._exit(9)
-        time.sleep(600)
     began = time.monotonic()
-    try:
-        for _ in range(3):
-            runner.run(scenario.plans[0], held)
-    except RankLost as lost:
-        return time.monotonic() - began, str(lost)
+    if rank == lost_rank and manner == "stalls":
+        time.sleep(600)
+    with broken(Breakage(lost_rank, when="death") if manner == "dies" else None, rank):
+        try:
+            for _ in range(3):
+                runner.run(scenario.plans[0], held)
+        except RankLost as lost:
+            return time.monotonic() - began, str(lost)
     raise AssertionError("the loss of a rank went unnoticed")
 
 

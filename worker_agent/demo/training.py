@@ -11,13 +11,14 @@ from planner_client.client import PlannerClient
 from planner_client.contract import Plan, PlanOptions, PlanRequest, ReplicaGroup
 from worker_agent.demo.corpus import VOCAB_SIZE, Corpus, draw_batches, held_by
 from worker_agent.demo.outcome import MODES, IterationRecord, Mode
-from worker_agent.demo.prefetch import FetchedPlan, PlanPrefetcher
 from worker_agent.demo.settings import DemoSettings
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.collectives import gather_values
-from worker_agent.executor.model import Decoder, DecoderConfig
 from worker_agent.executor.runner import IterationResult, IterationRunner
+from worker_agent.executor.shape import DecoderConfig
+from worker_agent.executor.shards import ShardedState
 from worker_agent.local_ranks import Emit
+from worker_agent.prefetch import FetchedPlan, PlanPrefetcher
 
 DECIDER = 0
 """The rank that asks the planner."""
@@ -101,9 +102,12 @@ def train_rank(rank: int, num_ranks: int, job: TrainingJob, emit: Emit) -> None:
 
 
 def _new_runner(settings: DemoSettings) -> IterationRunner:
-    model = Decoder(decoder_config(settings), seed=settings.seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
-    return IterationRunner(model, optimizer)
+    state = ShardedState(
+        decoder_config(settings),
+        seed=settings.seed,
+        make_optimizer=lambda groups: torch.optim.AdamW(groups, lr=settings.learning_rate),
+    )
+    return IterationRunner(state)
 
 
 def _prefetchers(job: TrainingJob, batches: list[list[int]], stack: ExitStack) -> dict[Mode, PlanPrefetcher]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from planner_client.contract import Plan
 from worker_agent.executor.collectives import Group, collective_device, gather_bytes, rank_loss_named
-from worker_agent.executor.faults import IterationFailed, PlanDisagreement, PlanningFailed
+from worker_agent.executor.faults import IterationFailed, PlanDisagreement, PlanningFailed, text_of
 
 MAX_FAULT_BYTES = 2048
 """Most bytes of one rank's fault that travel to the others."""
@@ -160,18 +160,11 @@ def _raise_disagreement(digest: str, terms: Mapping[str, object], gathered: list
 
 
 def _raise_failure(fault: Exception | None, doing: str, group: Group) -> None:
-    own = "" if fault is None else f"{type(fault).__name__}: {_text_of(fault)}"
+    own = "" if fault is None else f"{type(fault).__name__}: {text_of(fault)}"
     texts = _gather_text(own, group)
     messages = {rank: text for rank, text in enumerate(texts) if text}
     listed = "; ".join(f"rank {rank}: {text}" for rank, text in messages.items())
     raise IterationFailed(f"{len(messages)} of {len(texts)} ranks failed while {doing}: {listed}", messages) from fault
-
-
-def _text_of(fault: Exception) -> str:
-    try:
-        return str(fault)
-    except Exception as unspeakable:  # noqa: BLE001 - whatever its own text raises, the other ranks must hear of it
-        return f"(its text cannot be had: {type(unspeakable).__name__})"
 
 
 def _gather_text(text: str, group: Group) -> list[str]:

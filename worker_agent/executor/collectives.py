@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,15 @@ from worker_agent.executor.faults import RankLost
 
 Group = dist.ProcessGroup | None
 """A process group; None is the default group of all ranks."""
+
+
+def group_timeout(group: Group = None) -> timedelta:
+    """Return how long a collective of a group waits for its ranks."""
+    group = dist.group.WORLD if group is None else group
+    if group is None:
+        raise ValueError("there is no process group; call torch.distributed.init_process_group first")
+    timeout: timedelta = group._get_backend(collective_device(group)).options._timeout
+    return timeout
 
 
 def collective_device(group: Group = None) -> torch.device:
@@ -31,6 +41,8 @@ def rank_loss_named(doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise  # the device's memory is a matter of this rank alone
     except RuntimeError as broken:
         raise RankLost(
             f"a collective broke off while {doing}: {broken}; a rank died or did not arrive within the group's "

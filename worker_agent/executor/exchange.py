@@ -54,7 +54,7 @@ class SequenceExchange:
     """One rank's part of the sequence exchange of one iteration.
 
     Building it checks what the rank holds against the plan and involves no other rank; `exchange_tokens` and
-    `to_sources` are collectives that every rank of the group calls.
+    `to_sources` are collectives that every rank of the group they are given calls.
 
     Parameters
     ----------
@@ -64,8 +64,6 @@ class SequenceExchange:
         This rank's role.
     held
         Token ids of the sequences this rank holds.
-    group
-        The process group; by default all ranks.
     vocab_size
         Token ids must be below this, if given.
 
@@ -83,10 +81,8 @@ class SequenceExchange:
         role: RankRole,
         held: HeldSequences,
         *,
-        group: Group = None,
         vocab_size: int | None = None,
     ) -> None:
-        self._group = group
         self._sources = {source: len(sequences) for source, sequences in held.items()}
         self._source_names = routes.table.sources
         self._source_ids = routes.table.source_ids
@@ -100,14 +96,19 @@ class SequenceExchange:
         _check_token_ids(self._send_buffer, vocab_size)
         self._micro_batches = () if role.replica is None else routes.table.packed(role.replica, routes.alignment)
 
-    def exchange_tokens(self) -> Tensor:
+    @property
+    def packed(self) -> tuple[PackedMicroBatch, ...]:
+        """Geometry of the micro-batches of this rank's replica, in order; none without a replica."""
+        return self._micro_batches
+
+    def exchange_tokens(self, group: Group = None) -> Tensor:
         """Send this rank's sequences to where they are computed; return the tokens received, in order of arrival."""
         leg = self._outward
         return exchange_rows(
             self._send_buffer,
             leg.send_tokens.tolist(),
             leg.receive_tokens.tolist(),
-            self._group,
+            group,
             "exchanging sequences",
         )
 
@@ -120,7 +121,7 @@ class SequenceExchange:
         run = torch.cat([by_arrival[place] for place in np.argsort(leg.received_rows).tolist()])
         return self._cut(run.to(device))
 
-    def to_sources(self, values: Tensor) -> dict[str, npt.NDArray[np.float64]]:
+    def to_sources(self, values: Tensor, group: Group = None) -> dict[str, npt.NDArray[np.float64]]:
         """Bring one value per sequence back to the sources, in the order they hold their sequences.
 
         Parameters
@@ -128,6 +129,8 @@ class SequenceExchange:
         values
             One for each sequence this rank reports, in the order it ran them, shape (n,); empty on a rank that reports
             none.
+        group
+            The process group; by default all ranks.
 
         Returns
         -------
@@ -140,7 +143,7 @@ class SequenceExchange:
             values.detach().double()[torch.from_numpy(places).to(values.device)],
             leg.send_sequences.tolist(),
             leg.receive_sequences.tolist(),
-            self._group,
+            group,
             "returning results to their sources",
         )
         results = received.cpu().numpy()

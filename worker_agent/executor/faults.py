@@ -56,9 +56,24 @@ class IterationFailed(ExecutionFault):
         self.messages = dict(messages)
 
 
+class MicroBatchFailed(ExecutionFault):
+    """A micro-batch could not be computed on this rank; it says which, how large it is and what was expected of it.
+
+    The other ranks hear of it as `IterationFailed`.
+    """
+
+
 class NotFinite(ExecutionFault):
     """The loss or a gradient is NaN or infinite; the optimizer did not step."""
 
 
 class RankLost(ExecutionFault):
     """A collective broke off: a rank died or did not arrive within the group's timeout. The group is unusable."""
+
+
+def text_of(fault: Exception) -> str:
+    """Return what a fault says of itself, or that it cannot."""
+    try:
+        return str(fault)
+    except Exception as unspeakable:  # noqa: BLE001 - whatever its own text raises, the other ranks must hear of it
+        return f"(its text cannot be had: {type(unspeakable).__name__})"

@@ -1,5 +1,6 @@
 """Which part each rank plays in a plan: pure, no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner_client.contract import Plan, Replica
@@ -123,6 +124,42 @@ def tensor_groups(plan: Plan) -> tuple[tuple[int, ...], ...]:
         if replica.tp > 1 and replica.micro_batches
         for stage in range(replica.pp)
     )
+
+
+def revise_groups(
+    held: Sequence[tuple[int, ...]], needed: Sequence[tuple[int, ...]], limit: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Decide which process groups to give up and which to make.
+
+    Parameters
+    ----------
+    held
+        Those that there are, the least recently used first.
+    needed
+        Those that an iteration needs.
+    limit
+        Most that there may be.
+
+    Returns
+    -------
+    tuple
+        Those to give up, the least recently used first, and those to make, in the order needed. Given the same
+        history, every rank decides the same.
+
+    Raises
+    ------
+    LayoutRefused
+        If the iteration alone needs more than the limit.
+    """
+    wanted = tuple(dict.fromkeys(needed))
+    if len(wanted) > limit:
+        raise LayoutRefused(
+            f"the plan needs {len(wanted)} process groups at once but the limit is {limit}; raise max_process_groups, "
+            "or ask for a strategy with fewer tensor-parallel replicas"
+        )
+    made = tuple(ranks for ranks in wanted if ranks not in held)
+    num_surplus = max(0, len(held) + len(made) - limit)
+    return tuple(ranks for ranks in held if ranks not in wanted)[:num_surplus], made
 
 
 def stage_layers(num_layers: int, num_stages: int, stage: int) -> range:

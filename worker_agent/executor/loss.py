@@ -53,8 +53,12 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     Tensor
         Shape (tokens,), fp32 or fp64.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="none")
+    return functional.cross_entropy(widened(logits), targets, ignore_index=IGNORED, reduction="none")
+
+
+def widened(logits: Tensor) -> Tensor:
+    """Return logits in the dtype that losses are computed in: fp64 stays, all else becomes fp32."""
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def sequence_losses(losses: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Clocks of an iteration, and the ranks' timings brought together."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -36,6 +38,50 @@ class Stopwatch:
         return time.perf_counter_ns(), time.process_time_ns()
 
 
+class OperationClock:
+    """Times the operations of each micro-batch without stopping the device between them.
+
+    Parameters
+    ----------
+    device
+        The device that works.
+    waited_ms
+        Tells how long computation has waited for parameters so far; what passes of that during an operation is not
+        counted. On CUDA such waiting happens on the device and is not seen.
+    """
+
+    def __init__(self, device: torch.device, waited_ms: Callable[[], float]) -> None:
+        self._device = device
+        self._waited_ms = waited_ms
+        self._host: list[tuple[int, float]] = []
+        self._events: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+
+    @contextmanager
+    def operation(self, micro_batch: int) -> Iterator[None]:
+        """Count the time of what is done inside to a micro-batch."""
+        if self._device.type == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            yield
+            end.record()
+            self._events.append((micro_batch, begin, end))
+            return
+        began_ns, waited_ms = time.perf_counter_ns(), self._waited_ms()
+        yield
+        taken_ms = (time.perf_counter_ns() - began_ns) / 1e6
+        self._host.append((micro_batch, max(0.0, taken_ms - (self._waited_ms() - waited_ms))))
+
+    def times_ms(self, num_micro_batches: int) -> tuple[float, ...]:
+        """Return the time of each micro-batch (ms), forward and backward together."""
+        if self._events:
+            torch.cuda.synchronize(self._device)
+        taken = [*self._host, *((number, begin.elapsed_time(end)) for number, begin, end in self._events)]
+        times = [0.0] * num_micro_batches
+        for micro_batch, taken_ms in taken:
+            times[micro_batch] += taken_ms
+        return tuple(times)
+
+
 def gather_timings(
     plan: Plan, timing: ReplicaTiming | None, *, iteration: int | None = None, group: Group = None
 ) -> IterationTimings | None:
@@ -55,7 +101,8 @@ def gather_timings(
     Returns
     -------
     IterationTimings or None
-        In the plan's order of replicas, as the planner takes it; None for a plan without replicas.
+        In the plan's order of replicas, as the planner takes it: of a replica's ranks, the slowest counts, for each
+        micro-batch and as a whole. None for a plan without replicas.
 
     Raises
     ------
@@ -67,7 +114,8 @@ def gather_timings(
     by_rank = gather_values(own + [0.0] * (2 + widest - len(own)), group, "gathering timings")
     replicas = []
     for number, replica in enumerate(plan.replicas):
-        wall_ms, cpu_ms, *micro_batch_ms = by_rank[replica.ranks[0]]
+        slowest = [max(values) for values in zip(*(by_rank[rank] for rank in replica.ranks), strict=True)]
+        wall_ms, cpu_ms, *micro_batch_ms = slowest
         ran = micro_batch_ms[: len(replica.micro_batches)]
         replicas.append(ReplicaTiming(replica=number, wall_ms=wall_ms, cpu_ms=cpu_ms, micro_batch_ms=ran))
     if not replicas:

@@ -1,96 +1,66 @@
-"""Runs one iteration by a plan on all ranks: agree, exchange, compute, sum, step."""
+"""Runs one iteration by a plan on all ranks: agree, exchange, assemble, compute, return, step."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from planner_client.contract import Plan, ReplicaTiming
 from worker_agent.executor.agree import agree_on_plan, settle
+from worker_agent.executor.ahead import PreparationAhead
 from worker_agent.executor.collectives import Group, collective_device, sum_in_place
-from worker_agent.executor.exchange import HeldSequences, MicroBatchTokens, SequenceExchange
-from worker_agent.executor.faults import IterationFailed, LayoutRefused, NotFinite
-from worker_agent.executor.gradients import FlatGradients
-from worker_agent.executor.layout import RankRole, rank_roles
-from worker_agent.executor.loss import next_token_targets, scaled_loss, sequence_losses, token_losses
-from worker_agent.executor.measure import Stopwatch
-from worker_agent.executor.routes import default_rank_of_source, sequence_routes
+from worker_agent.executor.compute_buffer import ComputeBuffer
+from worker_agent.executor.exchange import HeldSequences
+from worker_agent.executor.faults import IterationFailed, NotFinite
+from worker_agent.executor.layout import RankRole
+from worker_agent.executor.links import StageLinks
+from worker_agent.executor.measure import OperationClock, Stopwatch
+from worker_agent.executor.pipeline import Computed, StagePipeline
+from worker_agent.executor.preparation import PreparedIteration, Preparer
+from worker_agent.executor.process_groups import DEFAULT_MAX_PROCESS_GROUPS, ProcessGroups
+from worker_agent.executor.propagate import Propagation
+from worker_agent.executor.result import IterationResult
+from worker_agent.executor.routes import default_rank_of_source
+from worker_agent.executor.shards import ShardedState
+
+__all__ = ["IterationResult", "IterationRunner"]
 
 _REMEDY = "lower the learning rate, or restart from the last checkpoint"
-
-
-@dataclass(frozen=True)
-class IterationResult:
-    """What one rank knows after an iteration.
-
-    Attributes
-    ----------
-    loss
-        Mean token loss (nats) of the global batch; the same on every rank, whatever the plan. 0 without targets.
-    num_targets
-        Tokens predicted in the whole iteration; without any, the optimizer did not step.
-    wall_ms
-        The whole iteration on this rank, waiting for other ranks included.
-    compute_ms
-        Forward and backward of this rank's micro-batches.
-    cpu_ms
-        CPU time of this process during ``compute_ms``.
-    exchange_ms
-        Comparing plans and exchanging sequences, waiting for other ranks included.
-    reduce_ms
-        Summing loss and gradients, waiting for slower ranks included.
-    step_ms
-        The optimizer's step.
-    micro_batch_ms
-        Forward and backward of each micro-batch, in the order they ran.
-    timing
-        What the planner learns from; None on an idle rank.
-    sequence_losses
-        Summed token loss of each sequence this rank holds, by source, in the order held; NaN for a dropped sequence.
-        None unless the runner was built to return them.
-    """
-
-    loss: float
-    num_targets: int
-    wall_ms: float
-    compute_ms: float
-    cpu_ms: float
-    exchange_ms: float
-    reduce_ms: float
-    step_ms: float
-    micro_batch_ms: tuple[float, ...]
-    timing: ReplicaTiming | None
-    sequence_losses: Mapping[str, npt.NDArray[np.float64]] | None = None
+_CLIP_MARGIN = 1e-6
+"""Added to the norm that a gradient is divided by, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Computed:
-    """One rank's part of the computation, or what kept it from finishing."""
+class _Ready:
+    """One rank's part of an iteration that all ranks agreed on, and its tokens if they were exchanged before."""
 
-    loss_sum: float = 0.0
-    num_targets: int = 0
-    micro_batch_ms: tuple[float, ...] = ()
-    by_sequence: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    fault: Exception | None = None
+    prepared: PreparedIteration
+    buffer: ComputeBuffer | None
+    received: Tensor | None
 
 
 class IterationRunner:
-    """Runs iterations by plans.
+    """Runs iterations by plans, each on whatever mix of replicas its plan asks for.
 
-    Every rank of the group builds one, around a model with the same weights, and calls `run` with the same plan. The
-    group decides how long a rank waits for another: start it with a timeout (``init_process_group(timeout=...)``).
+    Every rank of the group builds one and calls its methods with the same plans. The group decides how long a rank
+    waits for another: start it with a timeout (``init_process_group(timeout=...)``).
 
     Parameters
     ----------
-    model
-        Called as ``model(tokens, cu_seqlens, max_seqlen)``, returns logits of shape (tokens, vocab size). All trained
-        weights have one dtype and lie on one device. If it has a ``vocab_size``, token ids are checked against it.
-    optimizer
-        Steps once an iteration, on gradients that are the same on every rank.
+    state
+        The rank's shard of the training state; built on the same group.
+    compute_dtype
+        What parameters and activations are computed in, for example ``torch.bfloat16``; that of the masters by default.
+        Masters, gradient sums, losses and optimizer states keep the masters' dtype whatever it is.
+    max_norm
+        The whole gradient is scaled down to this norm where it is larger; None leaves it alone.
+    max_process_groups
+        Most process groups of tensor-parallel stages held at a time.
+    layers_per_bucket
+        Layers whose parameters and gradients are moved together: fewer begin sooner, more move in fewer messages.
     rank_of_source
         The rank that holds each source's sequences; ``rank-<r>`` on rank r by default.
     return_sequence_losses
@@ -101,36 +71,86 @@ class IterationRunner:
     Raises
     ------
     ValueError
-        If the model's trained weights differ in dtype or device, or there are none.
+        If an argument is out of range, or the state was built on another group.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one argument for each thing only the caller knows
         self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        state: ShardedState,
         *,
+        compute_dtype: torch.dtype | None = None,
+        max_norm: float | None = None,
+        max_process_groups: int = DEFAULT_MAX_PROCESS_GROUPS,
+        layers_per_bucket: int = 4,
         rank_of_source: Mapping[str, int] | None = None,
         return_sequence_losses: bool = False,
         group: Group = None,
     ) -> None:
-        self._model = model
-        self._optimizer = optimizer
+        for name, value in (("max_norm", max_norm), ("layers_per_bucket", layers_per_bucket)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value}; give more than 0")
         self._group = group
-        self._rank = dist.get_rank(group)
-        self._world_size = dist.get_world_size(group)
-        named = default_rank_of_source(self._world_size) if rank_of_source is None else rank_of_source
-        self._rank_of_source = dict(named)
+        rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+        if (state.rank, state.world_size) != (rank, world_size):
+            raise ValueError(
+                f"the state is that of rank {state.rank} of {state.world_size} but the runner's group has this "
+                f"process as rank {rank} of {world_size}; build both on one group"
+            )
+        self._state = state
+        self._max_norm = max_norm
+        self._compute_dtype = state.masters.dtype if compute_dtype is None else compute_dtype
         self._return_sequence_losses = return_sequence_losses
-        self._gradients = FlatGradients(model.parameters())
-        self._device = self._gradients.flat.device
-        self._compared_weights = False
+        ranks = dict(default_rank_of_source(world_size) if rank_of_source is None else rank_of_source)
+        self._preparer = Preparer(state.table, rank, world_size, ranks, layers_per_bucket)
+        self._groups = ProcessGroups(group, max_process_groups)
+        self._propagation = Propagation(state, self._compute_dtype, self._groups.propagation)
+        self._terms = {
+            "model": str(state.config),
+            "num_elements": state.table.num_elements,
+            "dtype": str(state.masters.dtype),
+            "compute_dtype": str(self._compute_dtype),
+            "max_norm": max_norm,
+            "max_process_groups": max_process_groups,
+            "layers_per_bucket": layers_per_bucket,
+            "rank_of_source": ranks,
+            "return_sequence_losses": return_sequence_losses,
+        }
+
+        self._ahead = PreparationAhead(self._preparer, self._terms, self._groups.preparation)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The sources whose sequences this rank holds."""
-        return tuple(source for source, rank in self._rank_of_source.items() if rank == self._rank)
+        return self._preparer.sources
 
-    def run(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor]) -> IterationResult:
+    @property
+    def state(self) -> ShardedState:
+        """The training state that iterations change."""
+        return self._state
+
+    @property
+    def process_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of the process groups of stages held now, the least recently used first."""
+        return self._groups.held
+
+    def prepare(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor]) -> None:
+        """Begin to compare and exchange an iteration to come, in the background; `run` then needs its plan alone.
+
+        Every rank of the group calls it, for the same plans in the same order. A fault is `run`'s to raise.
+
+        Parameters
+        ----------
+        plan, sequences
+            As for `run`. Neither may be changed any more.
+
+        Raises
+        ------
+        RankLost
+            If a rank died or did not arrive within the group's timeout when the first preparation began.
+        """
+        self._ahead.begin(plan, sequences)
+
+    def run(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor] | None = None) -> IterationResult:
         """Run one iteration; a collective that every rank of the group calls.
 
         Parameters
@@ -139,7 +159,8 @@ class IterationRunner:
             The plan, the same on every rank (see `share_plan`).
         sequences
             Token ids of the sequences this rank holds, in the order whose lengths were sent to the planner: a list of
-            flat integer tensors, or such lists by source where this rank holds several sources.
+            flat integer tensors, or such lists by source where this rank holds several sources. Not looked at where
+            `prepare` was called for the plan.
 
         Raises
         ------
@@ -147,143 +168,142 @@ class IterationRunner:
             On every rank, if plans or the runners' arguments differ.
         IterationFailed
             On every rank, if any rank cannot do its part: its sequences are not those of the plan, the plan's layout
-            does not run here, or its computation raised.
+            does not run here, or its computation raised. The optimizer has not stepped on any rank.
         NotFinite
-            On every rank, if the loss or a gradient is NaN or infinite.
+            On every rank, if the loss or a gradient is NaN or infinite. The optimizer has not stepped on any rank.
         RankLost
             If a rank died or did not arrive within the group's timeout.
         """
-        whole, watch = Stopwatch(self._device), Stopwatch(self._device)
-        exchange, role = self._prepare(plan, sequences)
-        received = exchange.exchange_tokens()
-        exchange_ms, _ = watch.lap()
-        computed = self._attempt(plan, exchange, received)
-        compute_ms, cpu_ms = watch.lap()
-        loss = self._sum(plan, computed)
-        reduce_ms, _ = watch.lap()
+        whole, watch = self._stopwatch(), self._stopwatch()
+        ready = self._agree(plan, self._ahead.take(plan), sequences, trains=True)
+        prepared, ms = ready.prepared, {"exchange": watch.lap()[0]}
+        computed = self._execute(ready, watch, ms, trains=True)
+        loss, grad_norm = self._sum(plan, computed)
+        ms["reduce"], _ = watch.lap()
         if plan.num_targets:
-            self._step(plan)
-        step_ms, _ = watch.lap()
-        by_source = exchange.to_sources(computed.by_sequence) if self._return_sequence_losses else None
+            self._step(plan, grad_norm)
+        ms["step"], _ = watch.lap()
+        by_source = (
+            prepared.exchange.to_sources(computed.by_sequence, self._group) if self._return_sequence_losses else None
+        )
         return IterationResult(
             loss=loss,
             num_targets=plan.num_targets,
+            grad_norm=grad_norm,
             wall_ms=whole.lap()[0],
-            compute_ms=compute_ms,
-            cpu_ms=cpu_ms,
-            exchange_ms=exchange_ms,
-            reduce_ms=reduce_ms,
-            step_ms=step_ms,
+            exchange_ms=ms["exchange"],
+            assemble_ms=ms["assemble"],
+            compute_ms=ms["compute"],
+            cpu_ms=ms["cpu"],
+            return_ms=ms["return"],
+            reduce_ms=ms["reduce"],
+            step_ms=ms["step"],
             micro_batch_ms=computed.micro_batch_ms,
-            timing=_timing(role, compute_ms, cpu_ms, computed.micro_batch_ms),
+            timing=_timing(prepared.role, ms, computed.micro_batch_ms),
             sequence_losses=by_source,
         )
 
-    def _prepare(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor]) -> tuple[SequenceExchange, RankRole]:
+    def evaluate(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor]) -> float:
+        """Return the mean token loss (nats) of a batch without a step; a collective that every rank of the group calls.
+
+        Parameters and faults are those of `run`. 0 if the batch has no token to predict.
+        """
+        watch = self._stopwatch()
+        ready = self._agree(plan, None, sequences, trains=False)
+        computed = self._execute(ready, watch, {"exchange": 0.0}, trains=False)
+        return self._sum(plan, computed)[0]
+
+    def close(self) -> None:
+        """Give up the process groups that the runner made; every rank calls it, after its last iteration."""
+        self._ahead.close()
+        self._groups.close()
+
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch(self._state.masters.device)
+
+    def _agree(
+        self,
+        plan: Plan,
+        ahead: tuple[PreparedIteration, Tensor] | None,
+        sequences: HeldSequences | Sequence[Tensor] | None,
+        *,
+        trains: bool,
+    ) -> _Ready:
         """Do all that this rank can do alone, then find out whether every rank could."""
-        prepared: tuple[SequenceExchange, RankRole] | None = None
+        ready: _Ready | None = None
         fault: Exception | None = None
         try:
-            self._gradients.check(self._model.parameters())
-            role = rank_roles(plan, self._world_size)[self._rank]
-            if role.tp > 1 or role.pp > 1:
-                raise LayoutRefused(  # noqa: TRY301 - goes with this step
-                    f"layout (tp={role.tp}, cp=1, pp={role.pp}) is not run yet; take tp=1, cp=1, pp=1"
-                )
-            exchange = SequenceExchange(
-                sequence_routes(plan, self._world_size, self._rank_of_source),
-                role,
-                self._by_source(sequences),
-                group=self._group,
-                vocab_size=getattr(self._model, "vocab_size", None),
-            )
-            prepared = (exchange, role)
+            prepared, received = ahead or (self._prepared_now(plan, sequences), None)
+            self._groups.check(prepared.groups)
+            buffer = self._propagation.reserve(prepared.routes, prepared.part, with_gradients=trains)
+            ready = _Ready(prepared, buffer, received)
         except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
             fault = caught
-        agree_on_plan(plan, self._terms(), fault, self._group)
-        if prepared is None:
+        terms = self._terms | {"trains": trains, "prepared_ahead": ahead is not None}
+        agree_on_plan(plan, terms, fault, self._group)
+        if ready is None:
             raise IterationFailed("this rank could not prepare the iteration", {}) from fault
-        return prepared
+        return ready
 
-    def _terms(self) -> dict[str, object]:
-        return {
-            "rank_of_source": self._rank_of_source,
-            "return_sequence_losses": self._return_sequence_losses,
-            "trained_weights": self._gradients.flat.numel(),
-            "dtype": str(self._gradients.flat.dtype),
-            "weights_checksum": self._first_checksum(),
-        }
+    def _prepared_now(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor] | None) -> PreparedIteration:
+        if sequences is None:
+            raise ValueError("the plan came without sequences and was not prepared; give run(plan, sequences)")
+        return self._preparer.prepare(plan, sequences)
 
-    def _first_checksum(self) -> int | None:
-        """Checksum of the weights before the first iteration; later ones are equal if they began equal."""
-        if self._compared_weights:
-            return None
-        self._compared_weights = True
-        return self._gradients.checksum()
+    def _execute(self, ready: _Ready, watch: Stopwatch, ms: dict[str, float], *, trains: bool) -> Computed:
+        """Bring parameters and sequences to where they are computed, compute, and bring gradients back."""
+        prepared = ready.prepared
+        self._groups.ensure(prepared.groups, pipeline=prepared.has_pipeline)
+        ms["exchange"] += watch.lap()[0]
+        self._propagation.assemble()
+        ms["assemble"] = watch.lap()[0]
+        received = prepared.exchange.exchange_tokens(self._group) if ready.received is None else ready.received
+        ms["exchange"] += watch.lap()[0]
+        computed = self._compute(prepared, ready.buffer, received, trains=trains)
+        compute_ms, ms["cpu"] = watch.lap()
+        waited_ms = self._propagation.waited_ms
+        self._propagation.finish(with_gradients=trains)
+        ms["compute"], ms["assemble"] = max(0.0, compute_ms - waited_ms), ms["assemble"] + waited_ms
+        ms["return"] = watch.lap()[0]
+        return computed
 
-    def _by_source(self, sequences: HeldSequences | Sequence[Tensor]) -> HeldSequences:
-        if isinstance(sequences, Mapping):
-            strangers = sorted(set(sequences) - set(self.sources))
-            if strangers:
-                raise ValueError(
-                    f"rank {self._rank} was given sequences of source {strangers[0]!r} but holds "
-                    f"{', '.join(self.sources) or 'no source'}; put the source into rank_of_source"
-                )
-            return {source: sequences.get(source, ()) for source in self.sources}
-        if len(self.sources) == 1:
-            return {self.sources[0]: sequences}
-        if not self.sources and not sequences:
-            return {}
-        raise ValueError(
-            f"rank {self._rank} holds {len(self.sources)} sources but was given one list of {len(sequences)} "
-            "sequences; give a list for each source, by name"
-        )
-
-    def _step(self, plan: Plan) -> None:
-        """Step the optimizer; if it raises on one rank, every rank hears of it, for their weights now differ."""
-        fault: Exception | None = None
-        try:
-            self._optimizer.step()
-        except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
-            fault = caught
-        settle(fault, f"stepping the optimizer after {_iteration(plan)}, so that weights may differ now", self._group)
-
-    def _attempt(self, plan: Plan, exchange: SequenceExchange, received: Tensor) -> _Computed:
+    def _compute(
+        self, prepared: PreparedIteration, buffer: ComputeBuffer | None, received: Tensor, *, trains: bool
+    ) -> Computed:
         """Compute this rank's micro-batches; a fault is carried along, so that no rank waits for this one."""
+        work, role = prepared.work(trains=trains), prepared.role
+        if work is None or buffer is None:
+            return Computed()
+        device = self._state.masters.device
+        hidden_size = self._state.config.hidden_size
+        links = StageLinks(
+            role, self._groups.pipeline if role.pp > 1 else None, hidden_size, self._compute_dtype, device
+        )
+        pipeline = StagePipeline(
+            work,
+            buffer,
+            links,
+            self._groups.tensor_group(role.tensor_ranks),
+            with_sequence_losses=self._return_sequence_losses,
+        )
+        clock = OperationClock(device, lambda: self._propagation.waited_ms)
         try:
-            self._gradients.zero()
-            return self._compute(plan, exchange.micro_batches(received, self._device))
+            micro_batches = prepared.exchange.micro_batches(received, device)
         except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
-            return _Computed(fault=caught)
+            return pipeline.run((), clock, fault=caught)
+        return pipeline.run(micro_batches, clock)
 
-    def _compute(self, plan: Plan, micro_batches: Sequence[MicroBatchTokens]) -> _Computed:
-        watch = Stopwatch(self._device)
-        loss_sum, num_targets = 0.0, 0
-        micro_batch_ms: list[float] = []
-        by_sequence = [torch.zeros(0, dtype=torch.float64, device=self._device)]
-        for micro_batch in micro_batches:
-            logits = self._model(micro_batch.tokens, micro_batch.cu_seqlens, micro_batch.max_seqlen)
-            targets = next_token_targets(micro_batch.tokens, micro_batch.cu_seqlens, micro_batch.lengths)
-            losses = token_losses(logits, targets)
-            scaled_loss(losses, plan.num_targets).backward()  # type: ignore[no-untyped-call]
-            losses = losses.detach()
-            loss_sum += float(losses.double().sum())
-            num_targets += micro_batch.packed.num_targets
-            if self._return_sequence_losses:
-                by_sequence.append(sequence_losses(losses, micro_batch.cu_seqlens))
-            micro_batch_ms.append(watch.lap()[0])
-        return _Computed(loss_sum, num_targets, tuple(micro_batch_ms), torch.cat(by_sequence))
-
-    def _sum(self, plan: Plan, computed: _Computed) -> float:
-        """Sum loss and gradients over all ranks; every rank comes to the same verdict from the same sums."""
+    def _sum(self, plan: Plan, computed: Computed) -> tuple[float, float]:
+        """Sum losses and the squares of the gradients; every rank comes to the same verdict from the same sums."""
         doing = f"computing {_iteration(plan)}"
+        square = torch.linalg.vector_norm(self._state.gradients, dtype=torch.float64).square()
         totals = torch.tensor(
-            [computed.loss_sum, computed.num_targets, computed.fault is not None],
+            [computed.loss_sum, computed.num_targets, computed.fault is not None, square.item()],
             dtype=torch.float64,
             device=collective_device(self._group),
         )
         sum_in_place(totals, self._group, doing)
-        loss_sum, num_targets, num_faults = totals.tolist()
+        loss_sum, num_targets, num_faults, square_sum = totals.tolist()
         if num_faults:
             settle(computed.fault, doing, self._group)
         if num_targets != plan.num_targets:
@@ -292,23 +312,33 @@ class IterationRunner:
                 "targets; the optimizer did not step",
                 {},
             )
-        if not np.isfinite(loss_sum):
+        if not math.isfinite(loss_sum):
             raise NotFinite(f"the loss is {loss_sum} after {doing}; the optimizer did not step: {_REMEDY}")
-        if plan.num_targets == 0:
-            return 0.0
-        self._gradients.sum_over(self._group)
-        if not self._gradients.are_finite():
+        if not math.isfinite(square_sum):
             raise NotFinite(f"a gradient is not finite after {doing}; the optimizer did not step: {_REMEDY}")
-        return float(loss_sum) / plan.num_targets
+        if plan.num_targets == 0:
+            return 0.0, 0.0
+        return loss_sum / plan.num_targets, math.sqrt(square_sum)
+
+    def _step(self, plan: Plan, grad_norm: float) -> None:
+        """Clip and step; if the optimizer raises on one rank, every rank hears of it, for some shards have moved on."""
+        fault: Exception | None = None
+        try:
+            if self._max_norm is not None and grad_norm > self._max_norm:
+                self._state.gradients.mul_(self._max_norm / (grad_norm + _CLIP_MARGIN))
+            self._state.optimizer.step()
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
+            fault = caught
+        settle(fault, f"stepping the optimizer after {_iteration(plan)}, so that weights may differ now", self._group)
 
 
 def _iteration(plan: Plan) -> str:
     return "an iteration without a number" if plan.iteration is None else f"iteration {plan.iteration}"
 
 
-def _timing(
-    role: RankRole, compute_ms: float, cpu_ms: float, micro_batch_ms: tuple[float, ...]
-) -> ReplicaTiming | None:
+def _timing(role: RankRole, ms: Mapping[str, float], micro_batch_ms: tuple[float, ...]) -> ReplicaTiming | None:
     if role.replica is None:
         return None
-    return ReplicaTiming(replica=role.replica, wall_ms=compute_ms, cpu_ms=cpu_ms, micro_batch_ms=list(micro_batch_ms))
+    return ReplicaTiming(
+        replica=role.replica, wall_ms=ms["compute"], cpu_ms=ms["cpu"], micro_batch_ms=list(micro_batch_ms)
+    )

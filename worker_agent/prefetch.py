@@ -35,11 +35,14 @@ class PlanPrefetcher:
     Parameters
     ----------
     fetch
-        Returns the plan of an iteration; it has a time limit of its own, so that nobody waits for ever.
+        Returns the plan of an iteration; it has a time limit of its own, since a thread cannot be ended.
+    timeout_s
+        Most time to wait for a plan; None trusts the limit of ``fetch``.
     """
 
-    def __init__(self, fetch: Callable[[int], Plan]) -> None:
+    def __init__(self, fetch: Callable[[int], Plan], *, timeout_s: float | None = None) -> None:
         self._fetch = fetch
+        self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="plan-prefetch")
         self._pending: dict[int, Future[tuple[Plan, float]]] = {}
 
@@ -55,16 +58,26 @@ class PlanPrefetcher:
             self._pending[iteration] = self._thread.submit(self._timed, iteration)
 
     def take(self, iteration: int) -> FetchedPlan:
-        """Return the plan of an iteration, waiting for it as long as it takes; begins to fetch it where needed.
+        """Return the plan of an iteration, waiting for it where needed; begins to fetch it if nobody did.
 
         Raises
         ------
+        TimeoutError
+            If it is not there within the time limit.
         Exception
             Whatever fetching it raised.
         """
         started = time.perf_counter()
         self.start(iteration)
-        plan, fetch_ms = self._pending.pop(iteration).result()
+        pending = self._pending.pop(iteration)
+        try:
+            plan, fetch_ms = pending.result(self._timeout_s)
+        except TimeoutError as overdue:
+            if pending.done():
+                raise
+            raise TimeoutError(
+                f"no plan for iteration {iteration} within {self._timeout_s:g} s; whoever makes it takes too long"
+            ) from overdue
         return FetchedPlan(plan, fetch_ms, 1000 * (time.perf_counter() - started))
 
     def _timed(self, iteration: int) -> tuple[Plan, float]:

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from planner_client.contract import Plan
-from worker_agent.demo.prefetch import PlanPrefetcher
+from worker_agent.prefetch import PlanPrefetcher
 
 
 def make_plan(iteration: int) -> Plan:
@@ -80,3 +80,24 @@ def test_what_fetching_raised_reaches_the_one_who_takes() -> None:
         prefetcher.start(2)
         with pytest.raises(ConnectionError, match="no plan 2"):
             prefetcher.take(2)
+
+
+def test_a_plan_that_takes_too_long_is_given_up_by_name() -> None:
+    goes_on = threading.Event()
+
+    def fetch(iteration: int) -> Plan:
+        goes_on.wait(10)
+        return make_plan(iteration)
+
+    with PlanPrefetcher(fetch, timeout_s=0.05) as prefetcher:
+        with pytest.raises(TimeoutError, match=r"no plan for iteration 7 within 0.05 s"):
+            prefetcher.take(7)
+        goes_on.set()
+
+
+def test_a_time_limit_of_the_fetch_itself_is_passed_on_as_it_is() -> None:
+    def fetch(iteration: int) -> Plan:
+        raise TimeoutError(f"no answer to {iteration}")
+
+    with PlanPrefetcher(fetch, timeout_s=5) as prefetcher, pytest.raises(TimeoutError, match="no answer to 7"):
+        prefetcher.take(7)

@@ -1,0 +1,229 @@
+"""Whole runs: under torchrun against a real planner, resumed elsewhere, and stopped in every way a run stops."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from served_planner import ServedPlanner
+from torch.optim.lr_scheduler import StepLR
+from torchrun_runs import TorchrunEnd, torchrun
+from training_runs import CONFIG, LENGTHS, NUM_ITERATIONS, dataset, in_turn, only_checkpoint, own_plan, train, trainer
+from transformers import AutoModelForCausalLM
+
+from worker_agent.executor.model import Decoder
+from worker_agent.trainer.faults import CheckpointRefused
+from worker_agent.trainer.process_group import join_process_group
+from worker_agent.trainer.sampling import DataPosition
+from worker_agent.trainer.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    OptimizerSettings,
+    ReportSettings,
+    ScheduleSettings,
+)
+
+ALONE = ((1, 1),)
+Trained = list[dict[str, Any]]
+"""What each of three ranks saw of its runs."""
+
+
+@pytest.fixture
+def trained(of_ranks: list[dict[str, Any]]) -> Trained:
+    """What each of three ranks saw of its runs."""
+    return [report["trained"] for report in of_ranks]
+
+
+@pytest.fixture
+def one_rank() -> Iterator[None]:
+    """A process group of this process alone, so that what a test gathers does not leave it."""
+    assert join_process_group(30.0)
+    yield
+    dist.destroy_process_group()
+
+
+def agrees(resumed: dict[str, Any], finished: TorchrunEnd) -> None:
+    """Check that a run resumed after the fourth iteration ended as the one that was not interrupted."""
+    assert resumed["begun_at"] == 4
+    last = resumed["last"]
+    assert last.iteration == NUM_ITERATIONS - 1
+    assert last.loss == pytest.approx(finished.metrics[-1]["loss"], rel=1e-12, abs=0)
+    assert last.learning_rate == pytest.approx(finished.metrics[-1]["learning_rate"], rel=1e-12)
+    assert last.grad_norm == pytest.approx(finished.metrics[-1]["grad_norm"], rel=1e-12)
+    expected = final_weights(finished)
+    assert set(resumed["weights"]) == set(expected)
+    for name, weight in resumed["weights"].items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-12, atol=1e-12)
+
+
+def final_weights(finished: TorchrunEnd) -> dict[str, torch.Tensor]:
+    done = train(ALONE, checkpoints=CheckpointSettings(finished.folder / "checkpoints"))
+    assert done["begun_at"] == NUM_ITERATIONS
+    assert done["last"] is None
+    return done["weights"]  # type: ignore[no-any-return]
+
+
+def test_a_run_under_torchrun_learns_by_plans_of_a_real_planner(finished: TorchrunEnd) -> None:
+    metrics = finished.metrics
+    assert [line["iteration"] for line in metrics] == list(range(NUM_ITERATIONS))
+    assert metrics[-1]["loss"] < metrics[0]["loss"] - 0.2
+    assert all(line["plan_digest"].startswith("sha256:") and line["gap"] is not None for line in metrics)
+    assert {line["epoch"] for line in metrics} >= {0, 1}
+    assert sum(line["num_sequences"] for line in metrics if line["epoch"] == 0) == len(LENGTHS)
+    assert all(line["num_tokens"] <= 64 for line in metrics)
+    assert "iteration 6/6  loss " in finished.stderr
+
+
+def test_a_run_is_evaluated_as_often_as_asked(finished: TorchrunEnd) -> None:
+    losses = [line["evaluation_loss"] for line in finished.metrics]
+    assert [iteration for iteration, loss in enumerate(losses) if loss is not None] == [2, 5]
+    model = Decoder(CONFIG, dtype=torch.float64)
+    model.load_state_dict(final_weights(finished))
+    with torch.no_grad():
+        token_losses = [own_token_losses(model, sequence) for sequence in dataset([5, 9, 33])]
+    assert losses[5] == pytest.approx(torch.cat(token_losses).mean().item(), rel=1e-12)
+
+
+def own_token_losses(model: Decoder, sequence: torch.Tensor) -> torch.Tensor:
+    logits = model(sequence, torch.tensor([0, len(sequence)], dtype=torch.int32), len(sequence))
+    return torch.nn.functional.cross_entropy(logits[:-1], sequence[1:], reduction="none")
+
+
+def test_the_model_written_for_hugging_face_is_the_one_trained(finished: TorchrunEnd) -> None:
+    theirs = AutoModelForCausalLM.from_pretrained(finished.folder / "model", dtype=torch.float32).eval()
+    model = Decoder(CONFIG, dtype=torch.float64)
+    model.load_state_dict(final_weights(finished))
+    sequence = dataset()[0]
+    with torch.no_grad():
+        own = model(sequence, torch.tensor([0, len(sequence)], dtype=torch.int32), len(sequence))
+        torch.testing.assert_close(theirs(sequence[None]).logits[0], own.float(), rtol=1e-4, atol=1e-4)
+    assert theirs.config.max_position_embeddings == 64
+
+
+def test_one_process_without_torchrun_goes_on_as_two_would_have(finished: TorchrunEnd, tmp_path: Path) -> None:
+    folder = only_checkpoint(finished.folder / "checkpoints", "iteration-00000004", tmp_path / "checkpoints")
+    agrees(train(ALONE, checkpoints=CheckpointSettings(folder)), finished)
+
+
+def test_three_ranks_of_unlike_replicas_go_on_as_two_would_have(trained: Trained, finished: TorchrunEnd) -> None:
+    assert [metrics.strategy for metrics in trained[0]["resumed"]["heard"]] == ["(1,1)x1,(1,2)x1", "(2,1)x1,(1,1)x1"]
+    for report in trained:
+        resumed = report["resumed"]
+        agrees(resumed, finished)
+        assert resumed["progress"].plan_digest == resumed["last"].plan_digest
+
+
+def test_a_loss_that_is_not_finite_stops_all_ranks_and_names_iteration_and_checkpoint(
+    trained: Trained,
+) -> None:
+    stops = [report["not finite"] for report in trained]
+    assert len({stop["message"] for stop in stops}) == 1
+    iteration = stops[0]["iteration"]
+    assert 1 <= iteration < NUM_ITERATIONS
+    assert f"iteration {iteration} was not finished (NotFinite)" in stops[0]["message"]
+    assert f"iteration-{iteration:08d} ({iteration} iterations done), start the same command" in stops[0]["message"]
+    assert stops[0]["checkpoint"].name == f"iteration-{iteration:08d}"
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("no planner", "planner at http://127.0.0.1:9 gave no plan"),
+        ("bad token", "99"),
+        ("layout", "rank"),
+    ],
+)
+def test_what_stops_a_run_is_the_same_on_all_ranks(trained: Trained, what: str, message: str) -> None:
+    messages = {report[what]["message"] for report in trained}
+    assert len(messages) == 1
+    assert message in messages.pop()
+
+
+def test_a_run_asked_to_stop_ends_with_a_checkpoint_after_the_iteration(trained: Trained) -> None:
+    for report in trained:
+        assert report["asked to stop"]["progress"].num_iterations == 3
+        assert report["asked to stop"]["checkpoint"].name == "iteration-00000003"
+
+
+def test_a_rank_that_dies_ends_the_run_in_time_with_advice(planner: ServedPlanner, tmp_path: Path) -> None:
+    end = torchrun(planner.url, tmp_path, "killed")
+    assert end.exit_code != 0
+    assert end.taken_s < 45
+    assert "was not finished (RankLost)" in end.stderr
+    newest = sorted((tmp_path / "checkpoints").iterdir())[-1]
+    assert f"To go on from checkpoint {newest}" in end.stderr
+
+
+def test_a_stored_model_is_where_a_run_begins(finished: TorchrunEnd, tmp_path: Path) -> None:
+    with trainer(
+        model=finished.folder / "model",
+        plans=in_turn([ALONE]),
+        evaluation=EvaluationSettings(dataset([5, 9, 33])),
+        checkpoints=CheckpointSettings(tmp_path),
+    ) as run:
+        assert run.evaluate() == pytest.approx(finished.metrics[-1]["evaluation_loss"], rel=1e-12)
+        assert run.save_checkpoint().name == "iteration-00000000"
+
+
+def test_every_epoch_ends_with_the_batch_that_is_left(tmp_path: Path) -> None:
+    done = train(ALONE, num_iterations=None, num_epochs=2, schedule=None, checkpoints=CheckpointSettings(tmp_path))
+    assert done["progress"].position == DataPosition(2, 0)
+    per_epoch = [sum(m.num_tokens for m in done["heard"] if m.epoch == epoch) for epoch in (0, 1)]
+    assert per_epoch == [sum(LENGTHS), sum(LENGTHS)]
+
+
+def test_an_optimizer_and_a_scheduler_of_torch_are_resumed_as_well(tmp_path: Path) -> None:
+    of_torch = {
+        "optimizer": OptimizerSettings(make=lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.9)),
+        "schedule": ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=2, gamma=0.5)),
+        "checkpoints": CheckpointSettings(tmp_path / "whole", every_iterations=3),
+    }
+    whole = train(ALONE, **of_torch)
+    folder = only_checkpoint(tmp_path / "whole", "iteration-00000003", tmp_path / "copy")
+    resumed = train(ALONE, **{**of_torch, "checkpoints": CheckpointSettings(folder)})
+    for before, after in zip(whole["heard"][3:], resumed["heard"], strict=True):
+        assert (after.loss, after.learning_rate) == (before.loss, before.learning_rate)
+    assert all(torch.equal(weight, whole["weights"][name]) for name, weight in resumed["weights"].items())
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_run_that_must_resume_needs_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointRefused, match=r"resume is 'required' but .* holds no whole checkpoint"):
+        trainer(plans=own_plan, checkpoints=CheckpointSettings(tmp_path, resume="required"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"resume": "never"}, "resume is 'never' but .* holds iteration-00000006"),
+        ({"seed": 4}, "order of seed 3 but this run has seed 4; give seed=3"),
+        ({"dtype": torch.float32}, "has exp_avg of type torch.float64 but this run has torch.float32"),
+    ],
+)
+@pytest.mark.usefixtures("one_rank")
+def test_a_checkpoint_is_not_resumed_by_another_run(
+    finished: TorchrunEnd, changes: dict[str, Any], message: str
+) -> None:
+    settings = CheckpointSettings(finished.folder / "checkpoints", resume=changes.pop("resume", "newest"))
+    with pytest.raises(Exception, match=message):
+        trainer(plans=own_plan, checkpoints=settings, **changes)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_report_that_cannot_be_written_stops_the_run_before_its_first_iteration(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    reports = ReportSettings(json_lines=tmp_path / "file" / "metrics.jsonl")
+    with (
+        trainer(plans=own_plan, reports=reports) as run,
+        pytest.raises(Exception, match=r"opening the report"),
+    ):
+        run.train()
+
+
+def test_importing_the_agent_brings_no_torch() -> None:
+    code = "import sys, worker_agent, worker_agent.trainer.settings; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,49 @@
+"""What torchrun starts: a run against a planner that ends well, or one whose second rank dies.
+
+Arguments: planner's address, folder for what is written, and what happens (``well`` or ``killed``).
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from training_runs import PROFILE, dataset, trainer
+
+from worker_agent.trainer.settings import CheckpointSettings, EvaluationSettings, ReportSettings
+
+
+class KillsItsReader:
+    """Data that kills the process that reads some sequence of the second epoch."""
+
+    def __init__(self) -> None:
+        self._sequences = dataset()
+        self._num_read = 0
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self._num_read += 1
+        if os.environ["RANK"] == "1" and self._num_read > len(self._sequences) // 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._sequences[index]
+
+
+def main(url: str, folder: Path, what: str) -> None:
+    torch.set_num_threads(1)
+    with trainer(
+        data=dataset() if what == "well" else KillsItsReader(),
+        planner_url=url,
+        profile=PROFILE,
+        checkpoints=CheckpointSettings(folder / "checkpoints", every_iterations=2, keep=3),
+        evaluation=EvaluationSettings(dataset([5, 9, 33]), every_iterations=3),
+        reports=ReportSettings(json_lines=folder / "metrics.jsonl"),
+    ) as run:
+        run.train()
+        run.save_hugging_face(folder / "model", dtype=torch.float64, max_position_embeddings=64)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

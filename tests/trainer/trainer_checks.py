@@ -1,0 +1,74 @@
+"""What three real ranks do with trainers; importable by them."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from group_checks import check_in_groups
+from training_runs import NUM_ITERATIONS, PROFILE, dataset, in_turn, only_checkpoint, train, trainer
+
+from worker_agent.trainer.faults import TrainingStopped
+from worker_agent.trainer.metrics import IterationMetrics
+from worker_agent.trainer.settings import CheckpointSettings, OptimizerSettings, ReportSettings
+
+STAGES, TENSOR = ((1, 1), (1, 2)), ((2, 1), (1, 1))
+"""A replica of one rank beside one of two stages, and one of two tensor-parallel ranks beside one of one."""
+
+
+def stop_of(act: Callable[[], Any]) -> dict[str, Any]:
+    """Return how a run stopped."""
+    try:
+        act()
+    except TrainingStopped as fault:
+        return {"message": str(fault), "iteration": fault.iteration, "checkpoint": fault.checkpoint}
+    return {"message": "it did not stop"}
+
+
+def asked_to_stop(folder: Path) -> dict[str, Any]:
+    """Have SIGTERM reach the first rank, which alone reports, after the second iteration."""
+
+    def ask(metrics: IterationMetrics) -> None:
+        if metrics.iteration == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with trainer(
+        plans=in_turn((STAGES, TENSOR)),
+        reports=ReportSettings(progress=False, on_iteration=ask),
+        checkpoints=CheckpointSettings(folder),
+        num_iterations=10**6,
+    ) as run:
+        run.train()
+        return {"progress": run.progress, "checkpoint": run.last_checkpoint}
+
+
+def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
+    """Resume by other strategies, which take turns, and meet what stops a run."""
+    if rank == 0:
+        only_checkpoint(written, "iteration-00000004", folder / "resumed")
+    dist.barrier()
+    resumed = train(STAGES, TENSOR, checkpoints=CheckpointSettings(folder / "resumed", resume="required"))
+    explosive = OptimizerSettings(learning_rate=1e300, max_norm=None)
+    away = {"planner_url": "http://127.0.0.1:9", "profile": PROFILE, "plan_timeout_s": 1.0}
+    bad = [*dataset(), torch.tensor([99, 1])]
+    return {
+        "resumed": resumed,
+        "not finite": stop_of(
+            lambda: train(STAGES, TENSOR, optimizer=explosive, checkpoints=CheckpointSettings(folder / "nan", 1))
+        ),
+        "no planner": stop_of(lambda: trainer(**away).train()),
+        "bad token": stop_of(lambda: train(TENSOR, data=bad, shuffle=False, num_iterations=NUM_ITERATIONS)),
+        "layout": stop_of(lambda: train(((8, 1),))),
+        "asked to stop": asked_to_stop(folder / "asked"),
+    }
+
+
+def check_all(rank: int, written: Path, folder: Path) -> dict[str, Any]:
+    """Run all checks that need several ranks, in one set of processes, for starting them takes longest."""
+    return {
+        "groups": check_in_groups(rank, folder / "groups"),
+        "trained": check_trainers(rank, written, folder / "trained"),
+    }

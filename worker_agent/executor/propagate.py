@@ -1,0 +1,222 @@
+"""Acts on the routes of parameters: masters to compute buffers ahead of use, gradients back as they are done.
+
+All rounds go through one process group of all ranks, in one order: first every assembling round, posted before any
+stage computes, then the returning ones, each posted by a rank when its bucket is done. Posting waits for nobody, so
+that stages, which wait for one another, never stand in the way of a round.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.profiler import record_function
+
+from planner_client.packing import Int64Array
+from worker_agent.executor.collectives import rank_loss_named
+from worker_agent.executor.compute_buffer import Arena, ComputeBuffer
+from worker_agent.executor.parameter_routes import Leg, ParameterRoutes
+from worker_agent.executor.parts import ModelPart
+from worker_agent.executor.shards import ShardedState
+
+_ASSEMBLING, _RETURNING = "assembling parameters", "returning gradients"
+
+
+class RankRoutes:
+    """One rank's legs of a strategy's propagation, each worked out once.
+
+    Attributes
+    ----------
+    routes
+        Those of all ranks.
+    rank
+        The rank.
+    """
+
+    def __init__(self, routes: ParameterRoutes, rank: int) -> None:
+        self.routes = routes
+        self.rank = rank
+
+    @property
+    def num_buckets(self) -> int:
+        """Buckets that this rank computes with."""
+        return len(self.routes.buckets[self.rank])
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the rank's compute buffer."""
+        return self.routes.num_buffer_elements[self.rank]
+
+    @cached_property
+    def parameter_legs(self) -> tuple[Leg, ...]:
+        """The assembling rounds."""
+        return tuple(self.routes.parameter_leg(number, self.rank) for number in range(self.routes.outward.num_rounds))
+
+    @cached_property
+    def gradient_legs(self) -> tuple[Leg, ...]:
+        """The returning rounds."""
+        return tuple(self.routes.gradient_leg(number, self.rank) for number in range(self.routes.counted.num_rounds))
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """A posted round; its tensors live until it is over."""
+
+    work: dist.Work
+    sent: Tensor
+    received: Tensor
+
+
+class Propagation:
+    """Moves parameters and gradients between a rank's shard and its compute buffer.
+
+    `reserve` takes the memory and involves no other rank. `assemble` and `finish` are collectives that every rank of
+    the group calls, whether it computes anything or not, and whatever became of its computation.
+
+    Parameters
+    ----------
+    state
+        The rank's shard.
+    compute_dtype
+        Parameters travel in it; gradients travel and are summed in the dtype of the masters.
+    group
+        A process group of all ranks that nothing else uses.
+
+    Attributes
+    ----------
+    waited_ms
+        Time that computation waited for parameters since `assemble`.
+    """
+
+    def __init__(self, state: ShardedState, compute_dtype: torch.dtype, group: dist.ProcessGroup) -> None:
+        self._state = state
+        self._compute_dtype = compute_dtype
+        self._group = group
+        self._arena = Arena(state.masters.device)
+        self._buffer: ComputeBuffer | None = None
+        self._made_for: object = None
+        self._num_arrived = 0
+        self._assembling: list[_Round] = []
+        self._returning: list[_Round] = []
+        self._done_buckets: set[int] = set()
+        self.waited_ms = 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all buffers, compute and transfer."""
+        return self._arena.num_bytes
+
+    def reserve(self, routes: RankRoutes, part: ModelPart | None, *, with_gradients: bool) -> ComputeBuffer | None:
+        """Take the memory that an iteration needs; return what this rank computes in, if it computes."""
+        take, dtype = self._arena.take, self._state.masters.dtype
+        parameters = take("parameters", routes.num_elements, self._compute_dtype)
+        gradients = take("gradients", routes.num_elements, dtype)
+        self._parameters_sent = take("parameters sent", _num_sent(routes.parameter_legs), self._compute_dtype)
+        if with_gradients:
+            self._gradients_sent = take("gradients sent", _num_sent(routes.gradient_legs), dtype)
+            self._gradients_received = take("gradients received", _num_received(routes.gradient_legs), dtype)
+        made_for = (part, routes.num_buckets, parameters.data_ptr(), gradients.data_ptr())
+        if part is None or not routes.num_buckets:
+            self._buffer = None
+        elif self._buffer is None or made_for != self._made_for:
+            self._buffer = ComputeBuffer(part, routes.routes.buckets[routes.rank], parameters, gradients)
+            self._made_for = made_for
+        self._parameters, self._routes = parameters, routes
+        return self._buffer
+
+    def assemble(self) -> None:
+        """Post all rounds that bring parameters to where they are used."""
+        self.waited_ms = 0.0
+        self._num_arrived, self._assembling, self._returning = 0, [], []
+        self._done_buckets = set()
+        at = 0
+        for number, leg in enumerate(self._routes.parameter_legs):
+            with record_function(f"post bucket {number}"):
+                sent = _packed(self._state.masters, leg.sent, self._parameters_sent[at : at + leg.num_sent])
+                # A bucket is one interval of the buffer and arrives in its order, so nothing has to be unpacked.
+                begin = int(leg.received[0, 0]) if len(leg.received) else 0
+                received = self._parameters[begin : begin + leg.num_received]
+                self._assembling.append(self._post(leg, sent, received, _ASSEMBLING))
+            at += leg.num_sent
+        if self._buffer is not None:
+            self._buffer.begin(self.wait_for, self.give_back)
+
+    def wait_for(self, bucket: int) -> None:
+        """Wait until a bucket's parameters are there; earlier buckets are waited for before."""
+        began_ns = time.perf_counter_ns()
+        while self._num_arrived <= bucket:
+            with record_function(f"assemble bucket {self._num_arrived}"), rank_loss_named(_ASSEMBLING):
+                self._assembling[self._num_arrived].work.wait()
+            self._num_arrived += 1
+        self.waited_ms += (time.perf_counter_ns() - began_ns) / 1e6
+
+    def give_back(self, bucket: int) -> None:
+        """Post the rounds that return the gradients of the buckets done so far, last buckets first."""
+        self._done_buckets.add(bucket)
+        num_buckets = self._routes.num_buckets
+        while len(self._returning) < num_buckets and num_buckets - 1 - len(self._returning) in self._done_buckets:
+            self._post_return()
+
+    def finish(self, *, with_gradients: bool) -> None:
+        """End all rounds; afterwards the shard's gradients are the sum of what all ranks returned."""
+        self.wait_for(len(self._assembling) - 1)
+        if not with_gradients:
+            return
+        while len(self._returning) < len(self._routes.gradient_legs):
+            self._post_return()
+        self._state.zero_gradients()
+        for number, (leg, posted) in enumerate(zip(self._routes.gradient_legs, self._returning, strict=True)):
+            with record_function(f"sum returned round {number}"):
+                with rank_loss_named(_RETURNING):
+                    posted.work.wait()
+                _add_pieces(self._state.gradients, leg, posted.received)
+        self._returning = []
+
+    def _post_return(self) -> None:
+        number = len(self._returning)
+        legs = self._routes.gradient_legs
+        leg = legs[number]
+        with record_function(f"return bucket {max(self._routes.num_buckets - 1 - number, 0)}"):
+            at = _num_sent(legs[:number])
+            gradients = self._gradients_sent[:0] if self._buffer is None else self._buffer.gradients
+            sent = _packed(gradients, leg.sent, self._gradients_sent[at : at + leg.num_sent])
+            at = _num_received(legs[:number])
+            received = self._gradients_received[at : at + leg.num_received]
+            self._returning.append(self._post(leg, sent, received, _RETURNING))
+
+    def _post(self, leg: Leg, sent: Tensor, received: Tensor, doing: str) -> _Round:
+        with rank_loss_named(doing):
+            work = dist.all_to_all_single(
+                received, sent, leg.receive_splits.tolist(), leg.send_splits.tolist(), group=self._group, async_op=True
+            )
+        return _Round(work, sent, received)
+
+
+def _num_sent(legs: Sequence[Leg]) -> int:
+    return sum(leg.num_sent for leg in legs)
+
+
+def _num_received(legs: Sequence[Leg]) -> int:
+    return sum(leg.num_received for leg in legs)
+
+
+def _packed(flat: Tensor, pieces: Int64Array, room: Tensor) -> Tensor:
+    """Return pieces of a flat tensor back to back in the room's dtype; without copying where that is possible."""
+    if len(pieces) == 1 and flat.dtype == room.dtype:
+        begin, end = pieces[0].tolist()
+        return flat[begin:end]
+    at = 0
+    for begin, end in pieces.tolist():
+        room[at : at + end - begin].copy_(flat[begin:end])
+        at += end - begin
+    return room
+
+
+def _add_pieces(flat: Tensor, leg: Leg, received: Tensor) -> None:
+    at = 0
+    for begin, end in leg.received.tolist():
+        flat[begin:end].add_(received[at : at + end - begin])
+        at += end - begin

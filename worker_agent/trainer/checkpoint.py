@@ -1,0 +1,247 @@
+"""Checkpoints of a run: the optimizer shards through torch.distributed.checkpoint, the rest beside them.
+
+Each flat tensor is saved as one `DTensor` sharded over all ranks, so that it can be loaded on any number of ranks; the
+layout that computes plays no part in it.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+from worker_agent.executor.collectives import Group, gather_bytes, rank_loss_named
+from worker_agent.executor.shape import DecoderConfig
+from worker_agent.trainer.checkpoint_folder import (
+    begin_checkpoint,
+    checkpoint_name,
+    finish_checkpoint,
+    missing_part,
+    partial_path,
+    prune,
+    read_manifest,
+    whole_checkpoints,
+)
+from worker_agent.trainer.faults import CheckpointRefused
+from worker_agent.trainer.sampling import DataPosition
+from worker_agent.trainer.settled import settled
+
+FORMAT = 1
+_SCHEDULE_FILE = "schedule.pt"
+_NAME_BYTES = 64
+"""Room for the name of a checkpoint, so that all ranks tell equally much."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes
+    ----------
+    num_iterations
+        Iterations done.
+    position
+        Where the next batch begins.
+    plan_digest
+        Digest of the last plan that was run.
+    data_seed
+        Seed of the order of the data.
+    """
+
+    num_iterations: int = 0
+    position: DataPosition = field(default_factory=DataPosition)
+    plan_digest: str | None = None
+    data_seed: int = 0
+
+
+class CheckpointWriter:
+    """Writes and reads the checkpoints of one run; all methods are collectives that every rank of the group calls.
+
+    Parameters
+    ----------
+    folder
+        Where they lie; every rank reaches it under this path.
+    config
+        The decoder's shape.
+    num_elements
+        Elements of each flat tensor, over all ranks.
+    keep
+        How many are kept.
+    group
+        The process group; by default all ranks.
+    """
+
+    def __init__(
+        self, folder: Path, config: DecoderConfig, num_elements: int, *, keep: int = 3, group: Group = None
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._num_elements = num_elements
+        self._keep = keep
+        self._group = group
+        self._leads = dist.get_rank(group) == 0
+
+    def newest(self) -> Path | None:
+        """Return the newest whole checkpoint, the same on every rank; None if there is none.
+
+        Raises
+        ------
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if the folder cannot be read.
+        """
+        found = b""
+        with settled("looking for checkpoints", self._group):
+            if self._leads:
+                whole = whole_checkpoints(self._folder)
+                found = whole[-1].name.encode() if whole else b""
+        padded = found.ljust(_NAME_BYTES, b"\0")
+        told = gather_bytes(padded, self._group, "agreeing on a checkpoint")[0].rstrip(b"\0").decode()
+        return self._folder / told if told else None
+
+    def save(self, shards: Mapping[str, Tensor], schedule: Mapping[str, Any], progress: Progress) -> Path:
+        """Write a checkpoint and delete those that are too old.
+
+        Parameters
+        ----------
+        shards
+            This rank's part of each flat tensor, by name.
+        schedule
+            State of the learning-rate scheduler.
+        progress
+            How far the run has come.
+
+        Returns
+        -------
+        Path
+            The checkpoint.
+
+        Raises
+        ------
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if a rank cannot write its part; older checkpoints are left as they are.
+        """
+        done = progress.num_iterations
+        with settled(f"making room for the checkpoint after iteration {done - 1}", self._group):
+            if self._leads:
+                begin_checkpoint(self._folder, done)
+        partial = partial_path(self._folder, done)
+        with settled(f"writing {partial}", self._group):
+            _run_dcp(lambda: save(self._state(shards), checkpoint_id=partial, process_group=self._group))
+        with settled(f"finishing checkpoint {checkpoint_name(done)}", self._group):
+            if self._leads:
+                torch.save(dict(schedule), partial / _SCHEDULE_FILE)
+                finish_checkpoint(self._folder, done, self._content(shards, progress))
+                prune(self._folder, self._keep)
+        return self._folder / checkpoint_name(done)
+
+    def load(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> tuple[Progress, dict[str, Any]]:
+        """Read a checkpoint into this rank's part of each flat tensor.
+
+        Parameters
+        ----------
+        checkpoint
+            The checkpoint, of this or any other number of ranks.
+        shards
+            This rank's part of each flat tensor, by name; they are overwritten.
+
+        Returns
+        -------
+        tuple of (Progress, dict)
+            How far its run had come, and the state of the learning-rate scheduler.
+
+        Raises
+        ------
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if it is torn, of another model or of other optimizer states.
+        """
+        with settled(f"reading {checkpoint}", self._group):
+            manifest = self._check(checkpoint, shards)
+            schedule: dict[str, Any] = torch.load(checkpoint / _SCHEDULE_FILE, weights_only=True)
+        with settled(f"loading {checkpoint}", self._group):
+            _run_dcp(lambda: load(self._state(shards), checkpoint_id=checkpoint, process_group=self._group))
+        told = manifest["progress"]
+        return Progress(**{**told, "position": DataPosition(**told["position"])}), schedule
+
+    def _state(self, shards: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Wrap the parts as what they are: one flat tensor each, cut into equal chunks over all ranks."""
+        device = next(iter(shards.values())).device.type
+        if self._group is None:
+            mesh = init_device_mesh(device, (dist.get_world_size(),))
+        else:
+            mesh = DeviceMesh.from_group(self._group, device)
+        return {
+            name: DTensor.from_local(
+                local, mesh, [Shard(0)], run_check=False, shape=torch.Size([self._num_elements]), stride=(1,)
+            )
+            for name, local in shards.items()
+        }
+
+    def _content(self, shards: Mapping[str, Tensor], progress: Progress) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "model": _shape_document(self._config),
+            "num_elements": self._num_elements,
+            "tensors": {name: str(local.dtype) for name, local in sorted(shards.items())},
+            "num_ranks": dist.get_world_size(self._group),
+            "progress": asdict(progress),
+        }
+
+    def _check(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the manifest of a checkpoint that can be loaded into this run.
+
+        Raises
+        ------
+        CheckpointRefused
+            If it cannot.
+        """
+        lacks = missing_part(checkpoint)
+        if lacks is not None:
+            raise CheckpointRefused(f"checkpoint {checkpoint} is torn: {lacks}; resume from another one")
+        manifest = read_manifest(checkpoint)
+        if manifest.get("format") != FORMAT:
+            raise CheckpointRefused(
+                f"checkpoint {checkpoint} has format {manifest.get('format')}; this version reads format {FORMAT}"
+            )
+        differing = _first_difference(manifest["model"], _shape_document(self._config))
+        if differing is not None:
+            name, stored, own = differing
+            raise CheckpointRefused(
+                f"checkpoint {checkpoint} is of a model with {name} {stored} but this one has {name} {own}; "
+                "give the model it was written by, or another folder"
+            )
+        tensors = {name: str(local.dtype) for name, local in sorted(shards.items())}
+        differing = _first_difference(manifest["tensors"], tensors)
+        if differing is not None:
+            name, stored, own = differing
+            raise CheckpointRefused(
+                f"checkpoint {checkpoint} has {name} of type {stored} but this run has {own}; resume with the "
+                "optimizer and the dtype it was written with"
+            )
+        return manifest
+
+
+def _shape_document(config: DecoderConfig) -> dict[str, Any]:
+    """Return the shape with its defaults filled in: the same model is the same, however it was written down."""
+    return asdict(config) | {"num_kv_heads": config.kv_heads, "ffn_size": config.ffn}
+
+
+def _run_dcp(act: Callable[[], object]) -> None:
+    with rank_loss_named("reading or writing a checkpoint"), warnings.catch_warnings():
+        # One process without a group is a run like any other; its warning would tell users nothing.
+        warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+        act()
+
+
+def _first_difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    for name in sorted({*stored, *own}):
+        if stored.get(name) != own.get(name):
+            return name, stored.get(name), own.get(name)
+    return None

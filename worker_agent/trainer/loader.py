@@ -1,0 +1,266 @@
+"""Reads each rank's part of the global batches; the ranks tell one another the lengths."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from worker_agent.executor.agree import settle
+from worker_agent.executor.collectives import Group, gather_values
+from worker_agent.trainer.faults import DataRefused
+from worker_agent.trainer.sampling import DataPosition, batch_size, epoch_order, own_slots, slots_to_read
+from worker_agent.trainer.settings import BatchLimit
+
+_PAST_THE_END, _FAULT = 0, -1
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalBatch:
+    """One global batch, as one rank sees it.
+
+    Attributes
+    ----------
+    lengths
+        Lengths (tokens) by source, ``rank-<r>`` for rank r, in the order held; the same on every rank.
+    held
+        This rank's own sequences, each of shape (length,), int64.
+    epoch
+        The epoch it belongs to, from 0.
+    after
+        Where the next batch begins.
+    """
+
+    lengths: dict[str, list[int]]
+    held: list[Tensor]
+    epoch: int
+    after: DataPosition
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of all ranks."""
+        return sum(len(lengths) for lengths in self.lengths.values())
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all ranks."""
+        return sum(sum(lengths) for lengths in self.lengths.values())
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it is the last of its epoch."""
+        return self.after.slot == 0
+
+
+class _Reader(Protocol):
+    """One epoch, read slot by slot and never backwards."""
+
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
+        """Return what the rank holds of these slots; fewer where the epoch ends."""
+
+
+class _IndexedReader:
+    """Data with ``len(data)`` and ``data[index]``: a rank reads only what it holds, in the epoch's order."""
+
+    def __init__(self, data: Any, seed: int, epoch: int, *, shuffle: bool) -> None:
+        self._data = data
+        self._order = epoch_order(len(data), seed, epoch) if shuffle else np.arange(len(data), dtype=np.int64)
+
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
+        slots = own_slots(begin, min(end, len(self._order)), rank, world_size)
+        return [self._data[int(self._order[slot])] for slot in slots]
+
+
+class _StreamReader:
+    """Data that is only iterable: every rank reads all of it, in its own order, and keeps what it holds."""
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        self._items: Iterator[Any] = iter(data)
+        self._at = 0
+
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
+        skipped = sum(1 for _ in islice(self._items, begin - self._at))
+        items = list(islice(self._items, end - begin)) if skipped == begin - self._at else []
+        self._at = end
+        return [items[slot - begin] for slot in own_slots(begin, begin + len(items), rank, world_size)]
+
+
+class BatchLoader:
+    """Reads one global batch after another, epoch after epoch; every rank of the group builds one alike.
+
+    Parameters
+    ----------
+    data
+        Flat integer tensors of token ids, one for each sequence: something with ``len(data)`` and ``data[index]``,
+        read in an order that seed and epoch decide, or any iterable, read in its own order (the same on every rank).
+    limit
+        Where a batch ends.
+    seed
+        Seed of the order.
+    shuffle
+        Whether indexed data is shuffled.
+    position
+        Where to begin.
+    group
+        The process group; by default all ranks.
+    """
+
+    def __init__(  # noqa: PLR0913 - what to read, how much at once, in which order and from where
+        self,
+        data: Any,
+        limit: BatchLimit,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        position: DataPosition | None = None,
+        group: Group = None,
+    ) -> None:
+        self._data = data
+        self._limit = limit
+        self._seed = seed
+        self._shuffle = shuffle
+        self._group = group
+        self._rank = dist.get_rank(group)
+        self._world_size = dist.get_world_size(group)
+        self._position = DataPosition() if position is None else position
+        self._reader: _Reader | None = None
+        self._read_to = self._position.slot
+        self._lengths: list[int] = []
+        self._own: list[Tensor] = []
+        self._is_all = False
+
+    @property
+    def position(self) -> DataPosition:
+        """Where the next batch begins."""
+        return self._position
+
+    def next(self) -> GlobalBatch:
+        """Read the next batch; a collective that every rank of the group calls.
+
+        Raises
+        ------
+        DataRefused
+            On every rank, if there is no sequence where the batch begins.
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if a rank cannot read its part: a sequence is no flat tensor of integers or is empty.
+        worker_agent.executor.faults.RankLost
+            If a rank died or did not arrive within the group's timeout.
+        """
+        num = self._read_batch()
+        lengths, begin = self._lengths, self._position.slot
+        ends_epoch = self._is_all and num == len(lengths)
+        num_own = len(own_slots(begin, begin + num, self._rank, self._world_size))
+        batch = GlobalBatch(
+            lengths={
+                f"rank-{rank}": [
+                    lengths[slot - begin] for slot in own_slots(begin, begin + num, rank, self._world_size)
+                ]
+                for rank in range(self._world_size)
+            },
+            held=self._own[:num_own],
+            epoch=self._position.epoch,
+            after=self._position.after(num, ends_epoch=ends_epoch),
+        )
+        self._position = batch.after
+        if ends_epoch:
+            self._forget()
+        else:
+            self._lengths, self._own = lengths[num:], self._own[num_own:]
+        return batch
+
+    def _forget(self) -> None:
+        self._reader, self._is_all = None, False
+        self._read_to, self._lengths, self._own = 0, [], []
+
+    def _read_batch(self) -> int:
+        """Read until the next batch is known, and whether anything follows it; return its number of sequences."""
+        while True:
+            num = batch_size(self._lengths, self._limit, is_all=self._is_all)
+            if num is not None and (self._is_all or num < len(self._lengths)):
+                break
+            self._read_more()
+        if num == 0:
+            at = f"slot {self._position.slot} of epoch {self._position.epoch}"
+            raise DataRefused(f"the data has no sequence in {at}; give at least one, and resume on the same data")
+        return num
+
+    def _read_more(self) -> None:
+        """Read as many rows of one slot a rank as are likely to fill the batch, and gather their lengths."""
+        num_rows = -(-slots_to_read(self._lengths, self._limit) // self._world_size)
+        begin, end = self._read_to, self._read_to + num_rows * self._world_size
+        own: list[Tensor] = []
+        fault: Exception | None = None
+        try:
+            own = self._read_own(begin, end)
+        except Exception as caught:  # noqa: BLE001 - whatever the data raises, the ranks that wait must hear of it
+            fault = caught
+        told = [float(sequence.numel()) for sequence in own] if fault is None else [float(_FAULT)]
+        told += [float(_PAST_THE_END)] * (num_rows - len(told))
+        by_rank = gather_values(told[:num_rows], self._group, "gathering the lengths of the next batch")
+        if any(_FAULT in lengths for lengths in by_rank):
+            settle(fault, "reading the next batch", self._group)
+        # Rank by rank the rows hold ascending slots; sorting all by slot restores the epoch's order.
+        slots = [
+            (slot, int(length))
+            for rank, lengths in enumerate(by_rank)
+            for slot, length in zip(own_slots(begin, end, rank, self._world_size), lengths, strict=True)
+            if length != _PAST_THE_END
+        ]
+        self._lengths += [length for _, length in sorted(slots)]
+        self._own += own
+        self._is_all = len(slots) < end - begin
+        self._read_to = end
+
+    def _read_own(self, begin: int, end: int) -> list[Tensor]:
+        if self._reader is None:
+            self._reader = self._open()
+        items = self._reader.read(begin, end, self._rank, self._world_size)
+        own = own_slots(begin, end, self._rank, self._world_size)
+        return [
+            as_token_ids(item, f"slot {slot} of epoch {self._position.epoch}")
+            for slot, item in zip(own, items, strict=False)
+        ]
+
+    def _open(self) -> _Reader:
+        epoch = self._position.epoch
+        if hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__"):
+            if len(self._data) == 0:
+                raise DataRefused("the data has no sequence; give at least one")
+            return _IndexedReader(self._data, self._seed, epoch, shuffle=self._shuffle)
+        if epoch and isinstance(self._data, Iterator):
+            raise DataRefused(
+                f"epoch {epoch} begins but the data can be read only once; give something that can be iterated anew "
+                "(a list, a Dataset), or end the run with num_epochs=1"
+            )
+        return _StreamReader(self._data)
+
+
+def as_token_ids(item: Any, where: str) -> Tensor:
+    """Return one sequence as the executor takes it.
+
+    Returns
+    -------
+    Tensor
+        Shape (tokens,), int64, on the CPU.
+
+    Raises
+    ------
+    DataRefused
+        If it is no flat, non-empty tensor of integers.
+    """
+    if not isinstance(item, Tensor):
+        raise DataRefused(
+            f"{where} holds a {type(item).__name__}; give one-dimensional integer tensors of token ids "
+            "(of a record, the tensor under its key)"
+        )
+    if item.dim() != 1 or item.is_floating_point() or item.is_complex() or item.dtype == torch.bool:
+        raise DataRefused(
+            f"{where} holds a tensor of shape {tuple(item.shape)} and {item.dtype}; give one dimension of integers"
+        )
+    if item.numel() == 0:
+        raise DataRefused(f"{where} holds an empty sequence; leave such out of the data")
+    return item.detach().to(device="cpu", dtype=torch.int64)

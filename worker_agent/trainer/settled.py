@@ -1,0 +1,42 @@
+"""Blocks that end the same way on every rank."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.distributed.checkpoint.api import CheckpointException
+
+from worker_agent.executor.agree import settle
+from worker_agent.executor.collectives import Group
+from worker_agent.executor.faults import RankLost
+from worker_agent.trainer.faults import CheckpointRefused
+
+
+@contextmanager
+def settled(doing: str, group: Group = None) -> Iterator[None]:
+    """End a block that every rank of the group runs: in order on every rank, or with the same fault on every rank.
+
+    Parameters
+    ----------
+    doing
+        What the block does, for the fault.
+    group
+        The process group; by default all ranks.
+
+    Raises
+    ------
+    worker_agent.executor.faults.IterationFailed
+        On every rank, if the block raised on any rank.
+    worker_agent.executor.faults.RankLost
+        If a rank died or did not arrive within the group's timeout.
+    """
+    fault: Exception | None = None
+    try:
+        yield
+    except RankLost:
+        raise
+    except CheckpointException as failed:
+        by_rank = "; ".join(f"rank {rank}: {cause[0]}" for rank, cause in failed.failures.items())
+        fault = CheckpointRefused(by_rank)
+    except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
+        fault = caught
+    settle(fault, doing, group)
