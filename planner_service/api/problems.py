@@ -85,20 +85,37 @@ def validation_fault(error: ValidationError) -> PlanningFault:
         {
             "field": field_path(entry["loc"]),
             "message": entry["msg"].removeprefix("Value error, "),
-            "value": _SHORT.repr(entry["input"]),
+            "value": _shown(entry["input"]),
         }
         for entry in found[:MAX_FIELD_ERRORS]
     ]
     first = errors[0]
     where = f"{first['field']}: " if first["field"] else ""
+    # What is wrong with a body or an object as a whole is in the message; the whole would only repeat the request.
+    got = f", got {first['value']}" if _is_single(found[0]["input"]) else ""
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     return PlanningFault(
         FaultCode.INVALID_REQUEST,
-        f"{where}{first['message']}, got {first['value']}{more}",
+        f"{where}{first['message']}{got}{more}",
         "correct the fields listed under errors; /docs describes every field",
         errors=errors,
         num_errors=len(found),
     )
+
+
+def _is_single(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float)
+
+
+def _shown(value: Any) -> str:
+    """Show a single value, shortened; of anything larger only what it is, so that no request is sent back."""
+    if isinstance(value, bytes):
+        return f"a body of {len(value)} bytes"
+    if isinstance(value, Mapping):
+        return f"an object with {len(value)} fields"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} elements"
+    return _SHORT.repr(value)
 
 
 def _without_untaken_branches(errors: list[ErrorDetails]) -> list[ErrorDetails]:

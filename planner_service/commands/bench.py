@@ -3,21 +3,19 @@
 import json
 import os
 import platform
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from planner_service.commands.failures import BAD_INPUT, BROKEN, fail, failures_of, stopped_by_hand
 from planner_service.commands.options import OUTPUT, SEARCH
 
 if TYPE_CHECKING:
     from planner_service.simulation.verdicts import CaseResult
 
-BROKEN = 1
-BAD_INPUT = 2
-INTERRUPTED = 130
+COMMAND = "bench planning"
 
 bench = typer.Typer(help="Measure planning.", no_args_is_help=True)
 
@@ -50,8 +48,9 @@ def planning(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Measure gaps, planning times and speed-ups on published profiles and built-in streams.
 
-    Every plan is checked against batch and profile. Exits 1 if an invariant is broken: free strategies lose to a
-    homogeneous strategy or a baseline, a cap is broken, or a plan is not what it says.
+    Every plan is checked against batch and profile. Exits 1 if an invariant is broken (free strategies lose to a
+    homogeneous strategy or a baseline, a cap is broken, a plan is not what it says) or a bar is not met; --json says
+    which. Exits 2 on bad input.
     """
     from concurrent.futures.process import BrokenProcessPool  # noqa: PLC0415 - keeps `hydraulis --help` fast
 
@@ -60,24 +59,20 @@ def planning(  # noqa: PLR0913 - the command's options
     from planner_service.simulation.bench import Limits, run_cases  # noqa: PLC0415 - loads the solver
     from planner_service.simulation.suite import cases_of  # noqa: PLC0415
 
-    try:
+    with failures_of(COMMAND):
         check_writable("--json", output)
         cases = cases_of(suite, only)
-    except ValueError as error:
-        _fail(str(error), BAD_INPUT)
     limits = Limits(published_deadline_ms=published_deadline_ms, published_iterations=published_iterations)
     started = time.perf_counter()
     results: list[CaseResult] = []
     try:
-        with steps_on_stderr(len(cases)) as on_step:
+        with stopped_by_hand(COMMAND), steps_on_stderr(len(cases)) as on_step:
             on_step("starting")
             for result in run_cases(cases, limits, min(jobs, len(cases))):
                 results.append(result)
                 on_step(f"{result.case}: {result.seconds:.0f} s")
     except BrokenProcessPool:
-        _fail("a measuring process died, perhaps for want of memory; use fewer --jobs", BROKEN)
-    except KeyboardInterrupt:
-        _fail("stopped", INTERRUPTED)
+        fail(COMMAND, "a measuring process died, perhaps for want of memory; use fewer --jobs", BROKEN)
     run = {
         "suite": suite,
         "seconds": time.perf_counter() - started,
@@ -102,13 +97,19 @@ def _show(results: "list[CaseResult]", published_deadline_ms: int, run: dict[str
         try:
             output.write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
-            _fail(f"{output} cannot be written: {error.strerror}", BAD_INPUT)
+            fail(COMMAND, f"{output} cannot be written: {error.strerror}", BAD_INPUT)
     show_bench(results, run["seconds"])
+    wrong = _what_is_wrong(document)
+    if wrong:
+        fail(COMMAND, wrong, BROKEN)
+
+
+def _what_is_wrong(document: dict[str, Any]) -> str:
+    """Say which invariants are broken and which bars are not met; nothing if all is well."""
     broken = document["broken_invariants"]
-    if broken:
-        _fail(f"{len(broken)} invariants are broken, the first: {broken[0]}", BROKEN)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    sys.stderr.write(f"hydraulis bench planning: {' '.join(sentence.split())}\n")
-    raise typer.Exit(code)
+    missed = [bar for bar in document["bars"] if bar["is_met"] is False]
+    said = [f"{len(broken)} invariants are broken, the first: {broken[0]}"] if broken else []
+    if missed:
+        named = ", ".join(f"{bar['name']} ({bar['measured']}, asked for {bar['limit']})" for bar in missed)
+        said.append(f"{len(missed)} bars are not met: {named}")
+    return "; ".join(said)

@@ -22,7 +22,15 @@ class DataSet:
         return float(self.lengths @ self.counts / self.counts.sum())
 
 
-def read_data_set(path: str, max_length: int | None, max_tokens: int, alignment: int) -> DataSet:
+def lowered_by(option: int | None, limit: int, alignment: int) -> str:
+    """Say that ``--max-tokens-per-micro-batch`` is the cause of a limit (both in tokens); nothing if it is not."""
+    is_cause = option is not None and limit == option // alignment * alignment
+    return f" (the limit of --max-tokens-per-micro-batch {option})" if is_cause else ""
+
+
+def read_data_set(
+    path: str, max_length: int | None, max_tokens: int, alignment: int, lowered_to: int | None = None
+) -> DataSet:
     """Read a data set.
 
     Parameters
@@ -35,6 +43,8 @@ def read_data_set(path: str, max_length: int | None, max_tokens: int, alignment:
         Largest micro-batch of any layout, in tokens.
     alignment
         Multiple of tokens that each sequence occupies.
+    lowered_to
+        What ``--max-tokens-per-micro-batch`` lowers limits to, in tokens.
 
     Raises
     ------
@@ -58,6 +68,7 @@ def read_data_set(path: str, max_length: int | None, max_tokens: int, alignment:
         num_over = int(kept_counts[kept > runnable].sum())
         raise LengthsFileError(
             f"{num_over} sequence(s) are too long: the longest has {int(kept[-1])} tokens but no layout of the cluster "
-            f"holds more than {runnable}; leave them out with --max-length {runnable}"
+            f"holds more than {runnable}{lowered_by(lowered_to, runnable, alignment)}; leave them out with "
+            f"--max-length {runnable}"
         )
     return DataSet(kept, kept_counts, int(counts[~within].sum()))

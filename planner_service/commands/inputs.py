@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planner_client.contract import Profile, ReplicaGroup, parse_strategy
+from planner_service.commands.failures import first_error
 from planner_service.profiles import builtin_profiles
 
 _LAYOUT = re.compile(r"\(?\s*(\d{1,9})\s*,\s*(\d{1,9})\s*(?:,\s*(\d{1,9})\s*)?\)?")
@@ -25,16 +26,6 @@ class Cluster:
 
     profiles: tuple[Profile, ...]
     request_fields: dict[str, Any]
-
-
-def first_error(error: ValidationError) -> str:
-    """Say in one sentence what is wrong first, where, and how much more there is."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    value = repr(first["input"])
-    shown = f" (got {value})" if len(value) <= 60 else ""
-    more = f"; {error.error_count() - 1} more" if error.error_count() > 1 else ""
-    return f"{where or 'request'}: {first['msg'].removeprefix('Value error, ')}{shown}{more}"
 
 
 def read_profile(name_or_file: str) -> Profile:

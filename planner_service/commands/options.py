@@ -84,6 +84,10 @@ AllowLayoutOption = Annotated[
         rich_help_panel=CONSTRAINTS,
     ),
 ]
+HomogeneousOption = Annotated[
+    bool,
+    typer.Option("--homogeneous", help="Only strategies whose replicas are alike.", rich_help_panel=CONSTRAINTS),
+]
 TpInsideNodeOption = Annotated[
     bool,
     typer.Option("--tp-inside-node", help="Only layouts whose tp fits into a node.", rich_help_panel=CONSTRAINTS),

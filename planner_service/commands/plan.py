@@ -1,10 +1,11 @@
 """`hydraulis plan`: plan one batch in this process, without a server."""
 
 import sys
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
+from planner_service.commands.failures import NO_PLAN_IN_TIME, fail, failures_of
 from planner_service.commands.options import (
     BATCH,
     CONSTRAINTS,
@@ -14,6 +15,7 @@ from planner_service.commands.options import (
     AllowLayoutOption,
     DeadlineOption,
     GpusOption,
+    HomogeneousOption,
     LengthsOption,
     MaxLengthOption,
     MaxTokensOption,
@@ -27,9 +29,6 @@ from planner_service.commands.options import (
     TpInsideNodeOption,
     VersionOption,
 )
-
-BAD_INPUT = 2
-NO_PLAN_IN_TIME = 3
 
 
 def plan(  # noqa: PLR0913 - the command's options
@@ -46,10 +45,7 @@ def plan(  # noqa: PLR0913 - the command's options
     strategy: StrategyOption = None,
     strategies: StrategiesOption = None,
     allow_layout: AllowLayoutOption = None,
-    homogeneous: Annotated[
-        bool,
-        typer.Option("--homogeneous", help="Only strategies whose replicas are alike.", rich_help_panel=CONSTRAINTS),
-    ] = False,
+    homogeneous: HomogeneousOption = False,
     tp_inside_node: TpInsideNodeOption = False,
     max_process_groups: Annotated[
         int | None,
@@ -114,15 +110,12 @@ def plan(  # noqa: PLR0913 - the command's options
 
     Exits 2 on bad input and 3 if no plan was found by the deadline.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps `hydraulis --help` fast
-
-    from planner_client.contract import PlanRequest  # noqa: PLC0415
+    from planner_client.contract import PlanRequest  # noqa: PLC0415 - keeps `hydraulis --help` fast
     from planner_service.commands import inputs  # noqa: PLC0415
-    from planner_service.commands.lengths_file import LengthsFileError, read_lengths, take_batch  # noqa: PLC0415
-    from planner_service.core.faults import PlanningFault  # noqa: PLC0415
+    from planner_service.commands.lengths_file import read_lengths, take_batch  # noqa: PLC0415
     from planner_service.simulation.in_time import plan_in_time  # noqa: PLC0415 - loads the solver
 
-    try:
+    with failures_of("plan"):
         cluster = inputs.read_cluster(gpus, profile)
         batch = take_batch(read_lengths(lengths), tokens, max_length, seed)
         request = PlanRequest.model_validate(
@@ -154,23 +147,11 @@ def plan(  # noqa: PLR0913 - the command's options
             }
         )
         found = plan_in_time(request, cluster.profiles)
-    except PlanningFault as fault:
-        late = fault.code == "deadline-exceeded"
-        _fail(f"{fault.detail}; {fault.remedy}", NO_PLAN_IN_TIME if late else BAD_INPUT)
-    except ValidationError as error:
-        _fail(inputs.first_error(error), BAD_INPUT)
-    except (LengthsFileError, ValueError) as error:
-        _fail(str(error), BAD_INPUT)
     if found is None:
-        _fail(f"no plan was found within {deadline_ms} ms; raise --deadline-ms", NO_PLAN_IN_TIME)
+        fail("plan", f"no plan was found within {deadline_ms} ms; raise --deadline-ms", NO_PLAN_IN_TIME)
     if as_json:
         sys.stdout.write(found.model_dump_json() + "\n")
     else:
         from planner_service.commands.plan_table import show_plan  # noqa: PLC0415
 
         show_plan(found)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    sys.stderr.write(f"hydraulis plan: {' '.join(sentence.split())}\n")
-    raise typer.Exit(code)

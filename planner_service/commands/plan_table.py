@@ -15,6 +15,9 @@ BAR_WIDTH = 10
 RANKS_WIDTH = 13
 """Characters for the ranks of a replica; the table fits 80 columns."""
 
+FOUND_BY = {"heuristic": "search", "cp-sat": "CP-SAT", "fallback": "the client itself, without the planner"}
+"""Who found a plan, in words."""
+
 
 def show_plan(plan: Plan, console: Console | None = None) -> None:
     """Print a plan as tables.
@@ -80,7 +83,7 @@ def _replicas(plan: Plan) -> Table:
     has_several = len({replica.device for replica in plan.replicas}) > 1
     padded = ", cost: padded to the longest of each micro-batch" if plan.cost == "padded" else ""
     devices = list(dict.fromkeys(replica.device for replica in plan.replicas))
-    legend = "; gpu: " + ", ".join(f"{_letter(i)} {name}" for i, name in enumerate(devices)) if has_several else ""
+    legend = "; gpu: " + ", ".join(f"{_letter(i)} = {name}" for i, name in enumerate(devices)) if has_several else ""
     table = Table(
         title=f"{plan.strategy} on {plan.num_gpus} GPUs, profile {plan.profile}",
         caption=f"layout: (tp,pp); mb: micro-batches; cap: most tokens of one micro-batch{padded}{legend}",
@@ -136,7 +139,7 @@ def _summary(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("sequences", f"{plan.num_sequences:,} of {plan.num_tokens:,} tokens")
+    table.add_row("sequences", f"{plan.num_sequences:,} with {plan.num_tokens:,} tokens in all")
     if plan.method != "hydraulis":
         table.add_row("method", f"{plan.method}, for comparison")
     table.add_row(
@@ -153,7 +156,8 @@ def _summary(plan: Plan) -> Table:
             else f"every strategy of {plan.num_gpus} GPUs that was allowed"
         )
         table.add_row("lower bound", f"{plan.lower_bound_ms:,.1f} ms, proven for {scope}")
-        table.add_row("gap", f"{plan.gap:.2%}  ({plan.status}, by {plan.solved_by})")
+        proof = "proven optimal, " if plan.status == "optimal" else ""
+        table.add_row("gap", f"{plan.gap:.2%}  ({proof}found by {FOUND_BY[plan.solved_by]})")
     table.add_row(
         "planning", f"{plan.planning_ms:,.0f} ms" + (", cut by the deadline" if plan.cut_by_wall_clock else "")
     )
@@ -167,7 +171,7 @@ def _summary(plan: Plan) -> Table:
     if plan.dropped:
         dropped = sum(entry.count for entry in plan.dropped)
         longest = max(entry.length for entry in plan.dropped)
-        table.add_row("dropped", f"{dropped:,} over-long sequences, the longest of {longest:,} tokens")
+        table.add_row("dropped", f"{dropped:,} over-long sequence(s), the longest with {longest:,} tokens")
     for entry in plan.passed_over:
         table.add_row("passed over", f"{entry.strategy} {entry.reason}")
     return table

@@ -3,10 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from planner_service.commands.failures import BAD_INPUT, fail, failures_of
 from planner_service.commands.options import (
     BATCH,
     CONSTRAINTS,
@@ -15,6 +16,7 @@ from planner_service.commands.options import (
     AlignmentOption,
     AllowLayoutOption,
     GpusOption,
+    HomogeneousOption,
     LengthsOption,
     MaxLengthOption,
     MaxTokensOption,
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
     from planner_service.commands.data_set import DataSet
     from planner_service.core.field import Proposal
     from planner_service.core.problem import Problem
-
-BAD_INPUT = 2
-INTERRUPTED = 130
 
 
 def propose(  # noqa: PLR0913 - the command's options
@@ -55,6 +54,7 @@ def propose(  # noqa: PLR0913 - the command's options
         ),
     ] = None,
     allow_layout: AllowLayoutOption = None,
+    homogeneous: HomogeneousOption = False,
     tp_inside_node: TpInsideNodeOption = False,
     alignment: AlignmentOption = 1,
     max_tokens_per_micro_batch: MaxTokensOption = None,
@@ -62,6 +62,14 @@ def propose(  # noqa: PLR0913 - the command's options
         int,
         typer.Option(min=1, max=10_000, help="Batches to draw from the data set and plan.", rich_help_panel=SEARCH),
     ] = 16,
+    deadline_ms: Annotated[
+        int,
+        typer.Option(
+            help="Search each batch as hard as a plan with this deadline, counted in repeatable units and not by the "
+            "clock.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = 1000,
     most_seconds: Annotated[
         float,
         typer.Option(min=0, help="Search no longer; batches not reached by then are left out.", rich_help_panel=SEARCH),
@@ -85,17 +93,13 @@ def propose(  # noqa: PLR0913 - the command's options
     sequences over --max-length are left out.
     Exits 2 on bad input.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps `hydraulis --help` fast
-
-    from planner_client.contract import PlanRequest  # noqa: PLC0415
+    from planner_client.contract import PlanRequest  # noqa: PLC0415 - keeps `hydraulis --help` fast
     from planner_service.commands import inputs  # noqa: PLC0415
     from planner_service.commands.data_set import read_data_set  # noqa: PLC0415
-    from planner_service.commands.lengths_file import LengthsFileError  # noqa: PLC0415
     from planner_service.commands.propose_output import document_of, show_proposal  # noqa: PLC0415
-    from planner_service.core.faults import PlanningFault  # noqa: PLC0415
     from planner_service.translate import problem_of  # noqa: PLC0415 - loads the solver
 
-    try:
+    with failures_of("propose"):
         inputs.check_writable("--output", output)
         cluster = inputs.read_cluster(gpus, profile)
         fields = {**cluster.request_fields, "optimizer_layout": inputs.read_optimizer_layout(optimizer_layout)}
@@ -103,22 +107,17 @@ def propose(  # noqa: PLR0913 - the command's options
             "alignment": alignment,
             "max_tokens_per_micro_batch": max_tokens_per_micro_batch,
             "allowed_layouts": inputs.read_layouts(allow_layout),
+            "homogeneous": homogeneous,
             "tp_inside_node": tp_inside_node,
             "max_process_groups": max_process_groups,
+            "deadline_ms": deadline_ms,
             "seed": seed,
         }
         request = PlanRequest.model_validate({**fields, "lengths": [], "options": options})
         problem = problem_of(request, cluster.profiles)
-        data_set = read_data_set(lengths, max_length, max(kind.max_tokens for kind in problem.kinds), alignment)
-        proposal = _run(problem, data_set, tokens, batches, most, most_seconds)
-    except PlanningFault as fault:
-        _fail(f"{fault.detail}; {fault.remedy}", BAD_INPUT)
-    except ValidationError as error:
-        _fail(inputs.first_error(error), BAD_INPUT)
-    except (LengthsFileError, ValueError) as error:
-        _fail(str(error), BAD_INPUT)
-    except KeyboardInterrupt:
-        _fail("stopped", INTERRUPTED)
+        most_held = max(kind.max_tokens for kind in problem.kinds)
+        data_set = read_data_set(lengths, max_length, most_held, alignment, max_tokens_per_micro_batch)
+        proposal = _run(problem, data_set, tokens, batches, most, deadline_ms, most_seconds)
     document = document_of(
         proposal,
         profile=request.profile_names,
@@ -135,7 +134,13 @@ def propose(  # noqa: PLR0913 - the command's options
 
 
 def _run(  # noqa: PLR0913, PLR0917 - what was asked for
-    problem: "Problem", data_set: "DataSet", num_tokens: int, num_batches: int, most: int, most_seconds: float
+    problem: "Problem",
+    data_set: "DataSet",
+    num_tokens: int,
+    num_batches: int,
+    most: int,
+    deadline_ms: int,
+    most_seconds: float,
 ) -> "Proposal":
     import time  # noqa: PLC0415
 
@@ -153,9 +158,8 @@ def _run(  # noqa: PLR0913, PLR0917 - what was asked for
     drawn = draw_batches(
         data_set.lengths, data_set.counts, num_tokens, num_batches, problem.options.seed, problem.batch.alignment
     )
-    # Each batch is searched as hard as in a plan with the default deadline, of a second.
     until = time.monotonic() + most_seconds
-    effort = Effort(DETERMINISTIC_SHARE, lambda: (until - time.monotonic()) * 1000)
+    effort = Effort(deadline_ms / 1000 * DETERMINISTIC_SHARE, lambda: (until - time.monotonic()) * 1000)
     with steps_on_stderr(2 * num_batches + REFINING_STEPS) as on_step:
         return propose(
             problem,
@@ -173,9 +177,4 @@ def _save(document: dict[str, Any], output: Path | None) -> None:
     try:
         output.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
-        _fail(f"--output {output} cannot be written: {error.strerror}", BAD_INPUT)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    sys.stderr.write(f"hydraulis propose: {' '.join(sentence.split())}\n")
-    raise typer.Exit(code)
+        fail("propose", f"--output {output} cannot be written: {error.strerror}", BAD_INPUT)

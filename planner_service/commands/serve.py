@@ -1,9 +1,11 @@
 """`hydraulis serve`: run the planning service."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from planner_service.commands.failures import BAD_INPUT, INTERRUPTED, fail
 
 if TYPE_CHECKING:
     import socket
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from planner_service.pool import SolverPool
     from planner_service.settings import Settings
 
-EXIT_CANNOT_START = 2
-EXIT_INTERRUPTED = 130
+COMMAND = "serve"
 
 
 def serve(
@@ -50,7 +51,11 @@ def _settings(**options: object) -> "Settings":
             f"{str(entry['loc'][0]) if entry['loc'] else 'settings'}: {entry['msg']}, got {entry['input']!r:.80}"
             for entry in error.errors()
         )
-        _fail(f"settings cannot be used: {lines}; correct the HYDRAULIS_ variable or the option of that name")
+        fail(
+            COMMAND,
+            f"settings cannot be used: {lines}; correct the HYDRAULIS_ variable or the option of that name",
+            BAD_INPUT,
+        )
 
 
 def _listen(host: str, port: int) -> "socket.socket":
@@ -65,7 +70,11 @@ def _listen(host: str, port: int) -> "socket.socket":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
-        _fail(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --host and --port")
+        fail(
+            COMMAND,
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --host and --port",
+            BAD_INPUT,
+        )
     return listener
 
 
@@ -80,7 +89,7 @@ def _run(settings: "Settings", listener: "socket.socket", host: str) -> int:
     try:
         app = create_app(settings)
     except StoreUnavailable as error:
-        _fail(str(error))
+        fail(COMMAND, str(error), BAD_INPUT)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -103,7 +112,7 @@ async def _serve(server: "uvicorn.Server", listener: "socket.socket", pool: "Sol
         if pool.start_failure is not None:
             server.should_exit = True
             await serving
-            _fail(f"the planner cannot start: {pool.start_failure}; the log above says why")
+            fail(COMMAND, f"the planner cannot start: {pool.start_failure}; the log above says why", BAD_INPUT)
         await asyncio.wait({serving}, timeout=0.02)
     if not serving.done():
         sys.stdout.write(f"listening on {url}\n")
@@ -121,12 +130,7 @@ def _stop_by_exception() -> None:
     import signal  # noqa: PLC0415 - see serve
 
     def stop(signal_number: int, _frame: "FrameType | None") -> None:
-        raise SystemExit(0 if signal_number == signal.SIGTERM else EXIT_INTERRUPTED)
+        raise SystemExit(0 if signal_number == signal.SIGTERM else INTERRUPTED)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-
-
-def _fail(message: str) -> NoReturn:
-    sys.stderr.write(f"hydraulis serve: {message}\n")
-    raise typer.Exit(EXIT_CANNOT_START)

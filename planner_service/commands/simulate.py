@@ -5,10 +5,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from planner_service.commands.failures import BAD_INPUT, NO_PLAN_IN_TIME, fail, failures_of, in_options
 from planner_service.commands.options import (
     BATCH,
     CONSTRAINTS,
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     from planner_service.simulation.batches import Batches
     from planner_service.simulation.records import Candidates, Contender, Replay
     from planner_service.simulation.replay import Setting
-
-BAD_INPUT = 2
-NO_PLAN_IN_TIME = 3
-INTERRUPTED = 130
 
 
 def simulate(  # noqa: PLR0913 - the command's options
@@ -112,14 +109,10 @@ def simulate(  # noqa: PLR0913 - the command's options
     listed with the reason.
     Exits 2 on bad input and 3 if no planner found any plan.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - keeps `hydraulis --help` fast
-
-    from planner_service.commands import inputs  # noqa: PLC0415
-    from planner_service.commands.lengths_file import LengthsFileError  # noqa: PLC0415
-    from planner_service.core.faults import PlanningFault  # noqa: PLC0415
+    from planner_service.commands import inputs  # noqa: PLC0415 - keeps `hydraulis --help` fast
     from planner_service.simulation.replay import Setting  # noqa: PLC0415 - loads the solver
 
-    try:
+    with failures_of("simulate"):
         inputs.check_writable("--html", html)
         cluster = inputs.read_cluster(gpus, profile)
         setting = Setting(
@@ -147,17 +140,10 @@ def simulate(  # noqa: PLR0913 - the command's options
         if window is not None:
             race = replace(race, names=(*race.names, "window"), window=window)
         replayed = _run(setting, batches, race, _description(setting, lengths, gpus, race, switch_ms, batches))
-    except PlanningFault as fault:
-        _fail(f"{fault.detail}; {fault.remedy}", BAD_INPUT)
-    except ValidationError as error:
-        _fail(inputs.first_error(error), BAD_INPUT)
-    except (LengthsFileError, ValueError) as error:
-        _fail(str(error), BAD_INPUT)
-    except KeyboardInterrupt:
-        _fail("stopped", INTERRUPTED)
     _show(replayed, html, as_json=as_json)
     if all(outcome.planned is None for outcome in replayed.outcomes):
-        _fail(f"no planner found any plan; the first said: {replayed.outcomes[0].failure}", NO_PLAN_IN_TIME)
+        reason = in_options(replayed.outcomes[0].failure or "")
+        fail("simulate", f"no planner found any plan; the first said: {reason}", NO_PLAN_IN_TIME)
 
 
 @dataclass(frozen=True)
@@ -195,6 +181,7 @@ def _batches(  # noqa: PLR0913, PLR0917 - what a stream is cut by
     over_long: str,
     seed: int,
 ) -> "Batches":
+    from planner_service.commands.data_set import lowered_by  # noqa: PLC0415
     from planner_service.commands.lengths_file import read_lengths, take_batch  # noqa: PLC0415
     from planner_service.simulation.batches import consecutive_batches  # noqa: PLC0415
     from planner_service.simulation.replay import longest_runnable  # noqa: PLC0415
@@ -207,7 +194,11 @@ def _batches(  # noqa: PLR0913, PLR0917 - what a stream is cut by
     else:
         drawn = [take_batch(held, tokens, max_length, seed + index).stream or [] for index in range(iterations)]
         stream = [length for batch in drawn for length in batch]
-    return consecutive_batches(stream, tokens, iterations, limit, drops_over_long=over_long == "drop")
+    try:
+        return consecutive_batches(stream, tokens, iterations, limit, drops_over_long=over_long == "drop")
+    except ValueError as error:
+        cause = lowered_by(setting.options["max_tokens_per_micro_batch"], limit, setting.options["alignment"])
+        raise ValueError(f"{error}{cause}") from error
 
 
 def _race(
@@ -284,7 +275,7 @@ def _show(replayed: "Replay", html: Path | None, *, as_json: bool) -> None:
         try:
             html.write_text(render_page(replayed), encoding="utf-8")
         except OSError as error:
-            _fail(f"{html} cannot be written: {error.strerror}", BAD_INPUT)
+            fail("simulate", f"{html} cannot be written: {error.strerror}", BAD_INPUT)
     if as_json:
         from planner_service.simulation.document import document_of  # noqa: PLC0415
 
@@ -293,8 +284,3 @@ def _show(replayed: "Replay", html: Path | None, *, as_json: bool) -> None:
     from planner_service.commands.simulate_table import show_replay  # noqa: PLC0415
 
     show_replay(replayed, html)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    sys.stderr.write(f"hydraulis simulate: {' '.join(sentence.split())}\n")
-    raise typer.Exit(code)

@@ -6,6 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from planner_service.commands.failures import in_options
 from planner_service.simulation.records import Replay
 from planner_service.simulation.totals import Totals, totals_of
 
@@ -32,17 +33,24 @@ def show_replay(replay: Replay, html: Path | None = None, console: Console | Non
         best = next(trial for trial in replay.static if trial.method == method)
         out.print(f"[bold]{method}[/bold] keeps {best.strategy}", highlight=False)
     out.print(_iterations(replay))
-    failed = [outcome for outcome in replay.outcomes if outcome.planned is None]
-    for outcome in failed[:MOST_FAILURES_SHOWN]:
-        out.print(
-            f"{outcome.planner} has no plan in iteration {outcome.iteration}: {outcome.failure}",
-            highlight=False,
-            markup=False,
-        )
-    if len(failed) > MOST_FAILURES_SHOWN:
-        out.print(f"and {len(failed) - MOST_FAILURES_SHOWN} more without a plan")
+    for sentence in _failures(replay, totals):
+        out.print(in_options(sentence), highlight=False, markup=False)
     if html is not None:
         out.print(f"report: {html}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _failures(replay: Replay, totals: tuple[Totals, ...]) -> list[str]:
+    """Say of each planner without any plan why, and of the others which iterations they failed on."""
+    without = [entry.planner for entry in totals if entry.num_failed and not entry.num_planned]
+    said = [f"{name} has no plan in any iteration; the first time: {replay.of(name)[0].failure}" for name in without]
+    single = [outcome for outcome in replay.outcomes if outcome.planned is None and outcome.planner not in without]
+    said += [
+        f"{outcome.planner} has no plan in iteration {outcome.iteration}: {outcome.failure}"
+        for outcome in single[:MOST_FAILURES_SHOWN]
+    ]
+    if len(single) > MOST_FAILURES_SHOWN:
+        said.append(f"and {len(single) - MOST_FAILURES_SHOWN} more without a plan")
+    return said
 
 
 def _percent(value: float | None) -> str:
@@ -64,7 +72,7 @@ def _short(name: str) -> str:
 
 
 def _totals(replay: Replay, totals: tuple[Totals, ...]) -> Table:
-    charged = f"; a change of strategy costs {replay.switch_ms:g} ms" if replay.switch_ms else ""
+    charged = f"; each change of strategy adds {replay.switch_ms:g} ms to both times" if replay.switch_ms else ""
     table = Table(
         title=f"{replay.title}, profile {replay.profile}, {replay.gpus} GPUs",
         caption="time: closed form; 1F1B: simulated; gap all: to the bound over all strategies it may form; "
@@ -82,21 +90,26 @@ def _totals(replay: Replay, totals: tuple[Totals, ...]) -> Table:
         table.add_row(
             _short(entry.planner),
             str(entry.num_planned) + (f"/{entry.num_planned + entry.num_failed}" if entry.num_failed else ""),
-            _seconds(entry.makespan_ms),
-            _seconds(entry.simulated_ms),
+            _seconds(entry.charged_makespan_ms),
+            _seconds(entry.charged_simulated_ms),
             _times(entry.speed_up),
             _times(entry.simulated_speed_up),
             _percent(entry.mean_gap),
             _percent(entry.mean_all_strategies_gap),
             "-" if ms is None else f"{ms:,.0f}",
-            str(entry.num_switches),
+            str(entry.num_switches) if entry.num_planned else "-",
         )
     return table
 
 
 def _iterations(replay: Replay) -> Table:
     first, last = replay.planners[0], "free" if "free" in replay.planners else replay.planners[-1]
-    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    table = Table(
+        caption="each iteration alone: simulated, changes of strategy not charged" if replay.switch_ms else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+    )
     for name in ("#", "seqs", "tokens", "longest", f"{_short(first)} s", f"{last} s", "speed-up"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(f"strategy of {last}", overflow="fold")
@@ -116,5 +129,6 @@ def _iterations(replay: Replay) -> Table:
             own.strategy if own else "no plan",
         )
     if len(replay.iterations) > MOST_ITERATIONS_SHOWN:
-        table.caption = f"and {len(replay.iterations) - MOST_ITERATIONS_SHOWN} more iterations"
+        more = f"and {len(replay.iterations) - MOST_ITERATIONS_SHOWN} more iterations"
+        table.caption = f"{more}; {table.caption}" if table.caption else more
     return table

@@ -4,7 +4,8 @@ Fields of the document; fields may be added, not renamed:
 
 * ``title``, ``profile``, ``gpus`` (as given), ``num_gpus``, ``switch_ms``, ``num_left_out`` (over-long sequences);
 * ``iterations``, for each ``index``, ``num_sequences``, ``num_tokens``, ``longest``;
-* ``planners``, for each ``planner``, the fields of `Totals`, and ``iterations``, for each ``iteration`` and either
+* ``planners``, for each ``planner``, the fields of `Totals` (of which the ``charged_`` ones hold ``switch_ms`` for each
+  change of strategy, and are null where there is no plan), and ``iterations``, for each ``iteration`` and either
   ``failure`` (why there is no plan) and ``is_defect`` (whether the planner is at fault), or ``strategy``,
   ``makespan_ms``, ``simulated_ms``, ``sync_ms``, ``planning_ms``, ``lower_bound_ms``, ``gap``, ``bound_scope``,
   ``all_strategies_bound_ms``, ``all_strategies_gap``, ``cut_by_wall_clock``;

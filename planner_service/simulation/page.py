@@ -83,7 +83,13 @@ Speed-ups are over {escape(replay.planners[0])}, on the iterations that both pla
 
 
 def _switch_note(replay: Replay) -> str:
-    return f"; each change of strategy is charged {replay.switch_ms:g} ms" if replay.switch_ms else ""
+    """Say what the totals hold that charts and iterations, which show each plan alone, do not."""
+    if not replay.switch_ms:
+        return ""
+    return (
+        f". Times and speed-ups of this table hold {replay.switch_ms:g} ms for each change of strategy; charts and the "
+        "table of iterations do not"
+    )
 
 
 def _figure(name: str, svg: str, caption: str) -> str:
@@ -107,6 +113,10 @@ def _times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 
 
+def _seconds(value_ms: float | None) -> str:
+    return "-" if value_ms is None else f"{value_ms / 1000:,.2f} s"
+
+
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
 
@@ -128,15 +138,15 @@ def _totals_table(replay: Replay, totals: Sequence[Totals]) -> str:
             entry.planner,
             f"{entry.num_planned} of {num}"
             if entry.num_failed == 0
-            else f"{entry.num_planned}, {entry.num_failed} failed",
-            f"{entry.makespan_ms / 1000:,.2f} s",
-            f"{entry.simulated_ms / 1000:,.2f} s",
+            else f"{entry.num_planned}, {entry.num_failed} failed (see below)",
+            _seconds(entry.charged_makespan_ms),
+            _seconds(entry.charged_simulated_ms),
             _times(entry.speed_up),
             _times(entry.simulated_speed_up),
             _percent(entry.mean_gap),
             _percent(entry.mean_all_strategies_gap),
             _ms(entry.planning_ms_median),
-            str(entry.num_switches),
+            str(entry.num_switches) if entry.num_planned else "-",
         )
         for entry in totals
     ]
@@ -184,7 +194,7 @@ def _static_table(replay: Replay) -> str:
         (
             trial.method,
             trial.strategy,
-            "failed" if trial.total_makespan_ms == float("inf") else f"{trial.total_makespan_ms / 1000:,.2f} s",
+            "failed" if trial.total_makespan_ms == float("inf") else _seconds(trial.total_makespan_ms),
         )
         for trial in replay.static
     ]

@@ -20,6 +20,8 @@ class Totals:
         Sums over its planned iterations, switches left out.
     num_switches
         Times that its strategy differs from the iteration before.
+    charged_makespan_ms, charged_simulated_ms
+        The same sums with what its switches are charged; None if it has no plan.
     speed_up, simulated_speed_up
         Time of the first planner over this one's, switches included, over the iterations that both planned; None if
         there are none.
@@ -37,6 +39,8 @@ class Totals:
     makespan_ms: float
     simulated_ms: float
     num_switches: int
+    charged_makespan_ms: float | None
+    charged_simulated_ms: float | None
     speed_up: float | None
     simulated_speed_up: float | None
     planning_ms_median: float | None
@@ -57,16 +61,21 @@ def _totals(name: str, outcomes: Sequence[Outcome], first: Sequence[Outcome], sw
     gaps = [entry.gap for entry in planned if entry.gap is not None]
     wide = [entry.all_strategies_gap for entry in planned if entry.all_strategies_gap is not None]
     times = [entry.planning_ms for entry in planned]
-    speed_up, simulated = _speed_ups(outcomes, first, switch_ms)
+    makespan_ms = sum(entry.makespan_ms for entry in planned)
+    simulated_ms = sum(entry.simulated_ms for entry in planned)
+    num_switches = _num_switches(planned)
+    speed_up, simulated_speed_up = _speed_ups(outcomes, first, switch_ms)
     return Totals(
         planner=name,
         num_planned=len(planned),
         num_failed=len(outcomes) - len(planned),
-        makespan_ms=sum(entry.makespan_ms for entry in planned),
-        simulated_ms=sum(entry.simulated_ms for entry in planned),
-        num_switches=_num_switches(planned),
+        makespan_ms=makespan_ms,
+        simulated_ms=simulated_ms,
+        num_switches=num_switches,
+        charged_makespan_ms=makespan_ms + switch_ms * num_switches if planned else None,
+        charged_simulated_ms=simulated_ms + switch_ms * num_switches if planned else None,
         speed_up=speed_up,
-        simulated_speed_up=simulated,
+        simulated_speed_up=simulated_speed_up,
         planning_ms_median=statistics.median(times) if times else None,
         planning_ms_worst=max(times, default=None),
         mean_gap=statistics.mean(gaps) if gaps else None,

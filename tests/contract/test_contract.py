@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ValidationError
 from regenerate import GOLDEN, SNAPSHOT, openapi_text
 
+from planner_client import contract
 from planner_client.contract import (
     Histogram,
     IterationTimings,
@@ -18,6 +19,7 @@ from planner_client.contract import (
     Profile,
     ProfileMeasurement,
 )
+from planner_client.contract.described import prose_and_attributes
 from planner_client.contract.scalars import Returned, Sent
 
 MODELS: dict[str, type[BaseModel]] = {
@@ -45,6 +47,33 @@ def test_the_openapi_document_is_the_committed_one() -> None:
     assert committed == now, (
         f"the API has changed:\n{difference[:4000]}\nif that is meant, run: python tests/contract/regenerate.py"
     )
+
+
+def test_every_field_of_every_wire_type_is_described_in_the_document() -> None:
+    schemas = json.loads(SNAPSHOT.read_text())["components"]["schemas"]
+    models = [model for model in vars(contract).values() if isinstance(model, type) and issubclass(model, BaseModel)]
+    published = [model.__name__ for model in models if model.__name__ in schemas]
+    assert set(published) >= {"PlanRequest", "PlanOptions", "AtomicGroup", "Plan", "Replica", "Profile", "Problem"}
+    bare = [
+        f"{name}.{field}"
+        for name in published
+        for field, schema in schemas[name].get("properties", {}).items()
+        if not schema.get("description")
+    ]
+    assert bare == []
+    options = schemas["PlanOptions"]
+    assert options["description"] == "What constrains a plan and the search for it."
+    assert options["properties"]["max_length"]["description"] == (
+        "Longest sequence to train on (tokens); longer ones are over-long."
+    )
+
+
+def test_every_attribute_that_a_docstring_describes_is_a_field() -> None:
+    for model in vars(contract).values():
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            prose, described = prose_and_attributes(model.__doc__ or "")
+            assert prose, model
+            assert set(described) == set(model.model_fields), model
 
 
 def test_there_is_a_payload_of_each_wire_type() -> None:

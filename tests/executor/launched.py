@@ -94,6 +94,12 @@ def staged(breakage: Breakage) -> Scenario:
 FAULTS = {
     "different plans": Scenario((ELEVEN_AND_101,), SMALL, plan_by_rank={1: DATA_PARALLEL["arrival order"]}),
     "other sequences than planned": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={1: make_tokens([100], 0)}),
+    "other sequences than planned, found ahead": Scenario(
+        (ELEVEN_AND_101,), SMALL, held_by_rank={1: make_tokens([100], 0)}, ahead=True
+    ),
+    "different plans, found ahead": Scenario(
+        (ELEVEN_AND_101,), SMALL, plan_by_rank={1: DATA_PARALLEL["arrival order"]}, ahead=True
+    ),
     "a source of another rank": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: {"rank-1": SMALL["rank-1"]}}),
     "a token id outside the vocabulary": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: [torch.full((11,), 23)]}),
     "sequences that are no token ids": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: [torch.zeros(11)]}),
@@ -132,6 +138,8 @@ SCENARIOS: dict[str, Scenario] = {
     "11 and 101 tokens": Scenario((ELEVEN_AND_101,), SMALL),
     "another strategy every iteration": ADAM,
     "one strategy all the time": dataclasses.replace(ADAM, plans=(DATA_PARALLEL["arrival order"],) * len(SWITCHING)),
+    "prepared ahead": dataclasses.replace(ADAM, ahead=True),
+    "traced": Scenario((LAYOUTS["tp2 and pp2"],), HELD, traced=True),
     "evaluation": Scenario(EVALUATED, HELD, evaluates=True),
     "no sequences": Scenario((NOTHING,), {}),
     "only sequences of one token": Scenario((ONLY_SINGLES,), SINGLES),

@@ -42,8 +42,7 @@ def run_ranks(
     # Pickled here, tensors go as values; the forkserver would hand over a file of shared memory for each.
     call = pickle.dumps((check, *arguments))
     processes = [
-        _SERVER.Process(target=_rank_main, args=(rank, world_size, folder, call))
-        for rank in range(world_size)
+        _SERVER.Process(target=_rank_main, args=(rank, world_size, folder, call)) for rank in range(world_size)
     ]
     for process in processes:
         process.start()

@@ -4,18 +4,22 @@ A `Scenario` is plain data: plans and token ids, and what the runner is built wi
 will do, whoever made it.
 """
 
+import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from planner_client.contract import IterationTimings, Plan
 from worker_agent.executor.agree import share_plan
@@ -49,7 +53,8 @@ class Scenario:
     """One iteration, or several, on fresh weights.
 
     ``plans`` holds one plan for each iteration; ``plan_by_rank`` replaces the first on some ranks. ``held`` are the
-    sequences by source; ``held_by_rank`` replaces them. ``evaluates`` asks for evaluations in place of training.
+    sequences by source; ``held_by_rank`` replaces them. ``evaluates`` asks for evaluations in place of training,
+    ``ahead`` for each iteration to be prepared while the one before it runs, ``traced`` for what a trace shows.
     ``poisoned`` makes a weight NaN, ``meddling`` names one of
     `MEDDLINGS`. The rest is what state and runner are built with.
     """
@@ -67,9 +72,15 @@ class Scenario:
     max_norm: float | None = None
     max_process_groups: int = 8
     evaluates: bool = False
+    ahead: bool = False
+    traced: bool = False
     breakage: Breakage | None = None
     poisoned: bool = False
     meddling: str | None = None
+
+
+Span = tuple[str, float, float]
+"""Name, begin and end (microseconds) of something in a trace."""
 
 
 @dataclass
@@ -81,6 +92,7 @@ class Report:
     gradients: list[Tensor] = field(default_factory=list)
     timings: list[IterationTimings | None] = field(default_factory=list)
     groups: list[tuple[tuple[int, ...], ...]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     weights: Tensor | None = None
     fault: str | None = None
     message: str = ""
@@ -182,10 +194,14 @@ def run_scenario(rank: int, scenario: Scenario) -> Report:
     held = scenario.held_by_rank.get(rank, {source: scenario.held.get(source, []) for source in runner.sources})
     began = time.monotonic()
     try:
-        with broken(scenario.breakage, rank):
+        with broken(scenario.breakage, rank), traced(report) if scenario.traced else nullcontext():
+            if scenario.ahead:
+                runner.prepare(scenario.plan_by_rank.get(rank, scenario.plans[0]), held)
             for number, plan in enumerate(scenario.plans):
                 mine = scenario.plan_by_rank.get(rank, plan) if number == 0 else plan
-                _iterate(rank, scenario, state, runner, mine, held, report)
+                if scenario.ahead and number + 1 < len(scenario.plans):
+                    runner.prepare(scenario.plans[number + 1], held)
+                _iterate(rank, scenario, state, runner, mine, None if scenario.ahead else held, report)
     except ExecutionFault as fault:
         report.fault, report.message = type(fault).__name__, str(fault)
     report.taken_s = time.monotonic() - began
@@ -201,7 +217,7 @@ def _iterate(  # noqa: PLR0917 - all that an iteration involves
     state: ShardedState,
     runner: IterationRunner,
     plan: Plan,
-    held: dict[str, list[Tensor]],
+    held: dict[str, list[Tensor]] | None,
     report: Report,
 ) -> None:
     own: Any = plan
@@ -216,6 +232,21 @@ def _iterate(  # noqa: PLR0917 - all that an iteration involves
     report.timings.append(gather_timings(plan, result.timing))
     report.groups.append(runner.process_groups)
     state.optimizer.zero_grad()
+
+
+@contextmanager
+def traced(report: Report) -> Iterator[None]:
+    """Write a Chrome trace and report what is annotated in it."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        yield
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    report.spans = sorted(
+        ((event["name"], event["ts"], event["ts"] + event["dur"]) for event in events if "dur" in event),
+        key=lambda span: span[1],
+    )
 
 
 def share(rank: int, offers: dict[str, list[Plan | Exception | None]], decider: int) -> dict[str, tuple[str, str]]:

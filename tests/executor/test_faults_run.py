@@ -17,6 +17,12 @@ Names = tuple[str, ...]
     [
         ("different plans", "PlanDisagreement", (ELEVEN_AND_101.digest, DATA_PARALLEL["arrival order"].digest)),
         ("other sequences than planned", "IterationFailed", ("rank 1: PlanMismatch", "length 100")),
+        ("other sequences than planned, found ahead", "IterationFailed", ("rank 1: PlanMismatch", "length 100")),
+        (
+            "different plans, found ahead",
+            "PlanDisagreement",
+            (ELEVEN_AND_101.digest, DATA_PARALLEL["arrival order"].digest),
+        ),
         ("a source of another rank", "IterationFailed", ("rank 0: ValueError", "'rank-1'")),
         ("a token id outside the vocabulary", "IterationFailed", ("rank 0", "23", "0 to 22")),
         ("sequences that are no token ids", "IterationFailed", ("rank 0", "torch.float32")),

@@ -38,7 +38,7 @@ def test_loss_and_gradient_are_one_processs_whatever_the_layouts(name: str, repo
             np.testing.assert_allclose(returned, losses[bounds[rank] : bounds[rank + 1]], rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["another strategy every iteration", "one strategy all the time"])
+@pytest.mark.parametrize("name", ["another strategy every iteration", "one strategy all the time", "prepared ahead"])
 def test_five_clipped_adam_steps_train_like_one_process_whatever_the_strategies(
     name: str, reports: dict[str, list[Report]]
 ) -> None:
@@ -83,6 +83,26 @@ def test_bf16_computes_roughly_the_same_and_sums_gradients_in_fp32(reports: dict
         assert report.gradients[0].dtype == report.weights.dtype == torch.float32
         assert report.results[0].loss == pytest.approx(loss, rel=1e-2)
         assert ((report.gradients[0].double() - gradient).norm() / gradient.norm()).item() < 0.05
+
+
+def test_a_trace_shows_parameters_and_gradients_on_their_way_while_stages_compute(
+    reports: dict[str, list[Report]],
+) -> None:
+    last = len(LAYOUTS["tp2 and pp2"].replicas[0].micro_batches) - 1
+    # Stage 0 has three layers and stage 1 two, in buckets of two.
+    for report, num_buckets in zip(reports["traced"], (2, 2, 1, 1), strict=True):
+        assert report.fault is None, report.message
+        begins, ends = ({name: at for name, *times in report.spans for at in times[end : end + 1]} for end in (0, 1))
+        moves = [begin for name, begin, _ in report.spans if name == "gloo:all_to_all"]
+        assert moves[0] < begins["forward 0"]
+        assert ends["post bucket 1"] < begins["forward 0"]
+        assert {f"backward {number}" for number in range(last + 1)} <= set(begins)
+        for bucket in range(num_buckets):
+            assert begins["forward 0"] <= begins[f"assemble bucket {bucket}"] <= ends["forward 0"]
+            assert begins[f"backward {last}"] <= begins[f"return bucket {bucket}"]
+            assert ends[f"return bucket {bucket}"] <= ends[f"backward {last}"]
+        returned = [begin for begin in moves if begins[f"backward {last}"] <= begin <= ends[f"backward {last}"]]
+        assert len(returned) == num_buckets
 
 
 def test_a_replicas_timing_is_that_of_its_slowest_rank(reports: dict[str, list[Report]]) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
 from planner_client.contract import Plan
+from planner_service.commands.plan import plan as plan_command
 from planner_service.commands.plan_table import show_plan
 from planner_service.profiles import builtin_profiles
 
@@ -35,13 +38,20 @@ def planned(*arguments: str, stdin: str | None = None) -> Plan:
 
 
 def refused(*arguments: str, stdin: str | None = None) -> str:
-    done = run(*arguments, stdin=stdin)
-    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
-    assert done.stdout == ""
+    """Run the command in this process, which a refusal leaves as it was."""
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(plan_command)
+    done = CliRunner().invoke(app, list(arguments), input=stdin)
+    assert (done.exit_code, done.stdout) == (2, ""), (done.exception, done.stdout, done.stderr)
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("hydraulis plan: ")
-    assert "Traceback" not in done.stderr
     return done.stderr
+
+
+def test_a_refusal_is_the_same_in_a_process_of_its_own() -> None:
+    arguments = (*PROFILE_32B, "--lengths", "-", "--seed", "-1")
+    done = run(*arguments, stdin="5")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", refused(*arguments, stdin="5"))
 
 
 def test_a_stream_is_planned_with_the_best_of_several_candidates() -> None:
@@ -137,23 +147,34 @@ def test_a_plain_loaders_plan_can_be_compared() -> None:
         ((*PROFILE_32B, "--lengths", "-"), "5.5\n", ["line 1", "'5.5'"]),
         ((*PROFILE_32B, "--lengths", "-"), "99999999999999999999\n", ["line 1"]),
         ((*PROFILE_32B, "--lengths", "-"), "50000\n", ["50000", "43520", "(16,1)"]),
-        ((*PROFILE_32B, "--lengths", "-", "--max-length", "10"), "11\n", ["11", "10", "max_length"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-length", "10"), "11\n", ["10, the --max-length", "set --over-long"]),
         ((*PROFILE_32B, "--lengths", "-", "--strategy", "16x4"), "5", ["'16x4'", "(tp,pp)xCOUNT"]),
         ((*PROFILE_32B, "--lengths", "-", "--strategy", "(2,1)x32"), "5", ["(2,1)", "memory limit"]),
         ((*PROFILE_32B, "--lengths", "-", "--strategy", "(3,1)x2"), "5", ["(3,1)", "no layout"]),
         ((*PROFILE_32B, "--lengths", "-", "--strategy", "(16,1)x5"), "5", ["80 GPUs of 64"]),
         ((*PROFILE_32B, "--lengths", "-", "--optimizer-layout", "4,16"), "5", ["'4,16'", "DP,TP,PP"]),
         ((*PROFILE_32B, "--lengths", "-", "--optimizer-layout", "4,16,2"), "5", ["128", "64"]),
-        ((*PROFILE_32B, "--lengths", "-", "--alignment", "0"), "5", ["alignment", "0"]),
-        ((*PROFILE_32B, "--lengths", "-", "--deadline-ms", "0"), "5", ["deadline_ms", "0"]),
-        ((*PROFILE_32B, "--lengths", "-", "--seed", "-1"), "5", ["seed", "-1"]),
+        ((*PROFILE_32B, "--lengths", "-", "--alignment", "0"), "5", [" --alignment: ", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--deadline-ms", "0"), "5", [" --deadline-ms: ", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--seed", "-1"), "5", [" --seed: ", "-1"]),
         ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "8x1"), "5", ["'8x1'", "(tp,pp)", "(8,1)"]),
-        ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "(3,1)"), "5", ["allow"]),
-        ((*PROFILE_32B, "--lengths", "-", "--micro-batch-count-multiple", "0"), "5", ["count_multiple", "0"]),
-        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "0"), "5", ["max_tokens_per", "0"]),
-        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "4"), "5", ["5", "limit is 4"]),
-        ((*PROFILE_32B, "--lengths", "-", "--max-process-groups", "-1"), "5", ["max_process_groups", "-1"]),
-        ((*PROFILE_32B, "--lengths", "-", "--method", "plain", "--cost", "padded"), "5", ["method plain", "cost"]),
+        ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "(3,1)"), "5", ["--allow-layout names (3,1)", "(8,1)"]),
+        (
+            (*PROFILE_32B, "--lengths", "-", "--allow-layout", "(3,1)", "--allow-layout", "(8,1)"),
+            "5",
+            ["--allow-layout names (3,1)", "llama-32b-a800-80g does not have"],
+        ),
+        ((*PROFILE_32B, "--lengths", "-", "--allow-layout", "(9999,1)"), "5", ["--allow-layout tp: ", "9999"]),
+        (
+            (*PROFILE_32B, "--lengths", "-", "--micro-batch-count-multiple", "50"),
+            "5\n" * 22,
+            ["50 micro-batches or more, a multiple of 50, none of them empty", "there are 22 sequences"],
+        ),
+        ((*PROFILE_32B, "--lengths", "-", "--micro-batch-count-multiple", "0"), "5", ["-count-multiple: ", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "0"), "5", ["--max-tokens-per-", "0"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-tokens-per-micro-batch", "4"), "5", ["limit is 4, what --max-tokens"]),
+        ((*PROFILE_32B, "--lengths", "-", "--max-process-groups", "-1"), "5", ["--max-process-groups: ", "-1"]),
+        ((*PROFILE_32B, "--lengths", "-", "--method", "plain", "--cost", "padded"), "5", ["method plain", "--cost"]),
         ((*PROFILE_32B, "--lengths", "-", "--strategies", "none.json"), "5", ["none.json", "No such file"]),
         (("--profile", "llama-32b-a800-80g", "--gpus", "many", "--lengths", "-"), "5", ["'many'", "DEVICE:NUMBER"]),
         (("--profile", "llama-32b-a800-80g", "--gpus", "H100:8", "--lengths", "-"), "5", ["'H100'", "A800 80GB"]),
@@ -168,7 +189,15 @@ def test_a_plain_loaders_plan_can_be_compared() -> None:
             "5",
             ["llama-7b-a100-40g", "does not name"],
         ),
-        (("--profile", "llama-32b-a800-80g", "--gpus", "0", "--lengths", "-"), "5", ["num_gpus", "0"]),
+        (("--profile", "llama-32b-a800-80g", "--gpus", "0", "--lengths", "-"), "5", [" --gpus: ", "0"]),
+        (
+            (
+                "--profile", "llama-7b-a800-80g", "--profile", "llama-7b-a100-40g",
+                "--gpus", "A800 80GB:1,A100 40GB:1", "--lengths", "-",
+            ),
+            "5",
+            ["1 A800 80GB and 1 A100 40GB", "smallest take 2 A800 80GB"],
+        ),
         (("--profile", "llama-32b-a800-80g", "--gpus", "2", "--lengths", "-"), "5", ["2 GPU", "positive memory limit"]),
     ],
 )  # fmt: skip
@@ -284,7 +313,7 @@ def test_gpus_of_several_types_are_planned_together_and_shown_by_device(tmp_path
     assert set(ranks) == {"A800 80GB", "A100 40GB"}
     assert [rank >= 8 for rank in (ranks["A800 80GB"], ranks["A100 40GB"])] == [False, True]
     shown = run(*arguments, stdin="700\n" * 50).stdout
-    assert "gpu: A A800 80GB, B A100 40GB" in " ".join(shown.split())
+    assert "gpu: A = A800 80GB, B = A100 40GB" in " ".join(shown.split())
 
 
 def test_the_table_fits_80_columns_whatever_the_numbers() -> None:
@@ -346,3 +375,16 @@ def test_a_profile_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     said = refused("--profile", str(path), "--gpus", "2", "--lengths", "-", stdin="60\n")
     assert str(path) in said
     assert "raw samples" in said
+
+
+def test_people_are_told_what_was_placed_and_whether_the_plan_is_proven_optimal() -> None:
+    plan = planned(*PROFILE_32B, "--strategy", "(16,1)x4", "--lengths", "-", stdin="700\n" * 50)
+
+    def shown(**fields: object) -> str:
+        out = Console(width=80, file=io.StringIO())
+        show_plan(plan.model_copy(update=fields), out)
+        return " ".join(out.file.getvalue().split())
+
+    assert "sequences 50 with 35,000 tokens in all" in shown()
+    assert "gap 1.00% (found by search)" in shown(gap=0.01, status="feasible", solved_by="heuristic")
+    assert "gap 0.00% (proven optimal, found by CP-SAT)" in shown(gap=0.0, status="optimal", solved_by="cp-sat")

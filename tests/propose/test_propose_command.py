@@ -104,6 +104,19 @@ def test_few_process_groups_are_kept_to() -> None:
     assert "process groups" in refused(*SMALL, *GITHUB, "--max-process-groups", "0", "--allow-layout", "(8,1)")
 
 
+def test_only_homogeneous_strategies_are_proposed_where_that_is_asked_for() -> None:
+    mixed, alike = (proposed(*SMALL, *GITHUB, *more) for more in ((), ("--homogeneous",)))
+    assert {entry["strategy"].count(")x") for entry in alike["strategies"]} == {1}
+    assert max(entry["strategy"].count(")x") for entry in mixed["strategies"]) > 1
+    assert mixed["mean_makespan_ms"] <= alike["mean_makespan_ms"]
+
+
+def test_a_longer_deadline_searches_harder() -> None:
+    hasty, careful = (proposed(*SMALL, *GITHUB, "--deadline-ms", str(ms)) for ms in (1, 3000))
+    assert careful["mean_lower_bound_ms"] >= hasty["mean_lower_bound_ms"]
+    assert careful["mean_makespan_ms"] < hasty["mean_makespan_ms"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -111,10 +124,15 @@ def test_few_process_groups_are_kept_to() -> None:
         ((*SMALL, "--lengths", "nothing.txt"), "nothing.txt cannot be read"),
         ((*SMALL, *GITHUB, "--output", "/no/such/folder/x.json"), "cannot be written"),
         ((*SMALL, *GITHUB, "--output", "."), "cannot be written"),
-        ((*SMALL, *GITHUB, "--allow-layout", "(3,3)"), "layout"),
+        ((*SMALL, *GITHUB, "--allow-layout", "(3,3)"), "--allow-layout names (3,3)"),
+        ((*SMALL, *GITHUB, "--deadline-ms", "0"), "--deadline-ms: "),
+        (
+            (*SMALL, *GITHUB, "--max-tokens-per-micro-batch", "4000"),
+            "holds more than 4000 (the limit of --max-tokens-per-micro-batch 4000)",
+        ),
         (("--profile", "none", "--gpus", "16", "--tokens", "1000", *GITHUB), "there is no profile 'none'"),
         (("--profile", "llama-7b-a800-80g", "--gpus", "x", "--tokens", "1000", *GITHUB), "--gpus"),
-        (("--profile", "llama-7b-a800-80g", "--gpus", "0", "--tokens", "1000", *GITHUB), "num_gpus"),
+        (("--profile", "llama-7b-a800-80g", "--gpus", "0", "--tokens", "1000", *GITHUB), "--gpus: "),
         ((*SMALL[:4], "--tokens", "999999999999", *GITHUB), "take fewer tokens"),
     ],
 )

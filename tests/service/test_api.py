@@ -210,6 +210,36 @@ def test_a_body_that_cannot_be_used_is_422_and_says_where(api: TestClient, body:
     assert said in problem.detail
     assert problem.numbers["errors"][0]["value"]
     assert len(json.dumps(problem.numbers)) < 5000
+    assert "b'" not in problem.detail + problem.numbers["errors"][0]["value"]
+
+
+@pytest.mark.parametrize(
+    ("change", "detail", "value"),
+    [
+        (
+            {"num_gpus": None},
+            "give the cluster as profile and num_gpus, or as devices where GPUs are of several types",
+            3,
+        ),
+        (
+            {"atomic_groups": {"node-7": [{"lengths": [100, 200]}]}},
+            "atomic_groups names source node-7 but the batch has no sequences of that source; its sources are local",
+            4,
+        ),
+        (
+            {"atomic_groups": {"local": [{"lengths": [100, 100]}]}},
+            "atomic_groups of source local take 2 sequences of 100 tokens but it has 1; "
+            "the sequences of groups are part of the batch",
+            4,
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_request_as_a_whole_does_not_repeat_the_request(
+    api: TestClient, change: dict[str, Any], detail: str, value: int
+) -> None:
+    problem = problem_of(api.post("/v1/plans", json={**PLAIN_REQUEST, **change}))
+    assert (problem.status, problem.code, problem.detail) == (422, "invalid-request", detail)
+    assert problem.numbers["errors"] == [{"field": "", "message": detail, "value": f"an object with {value} fields"}]
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"layouts": 3}', b'{"layouts": [{"samples": 3}]}', b"{" * 9999])

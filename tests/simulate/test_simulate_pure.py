@@ -1,21 +1,27 @@
+import io
 import json
 from collections import Counter
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from replay_factory import outcomes, planned, replay
+from rich.console import Console
+from typer.testing import CliRunner
 
 from planner_client.contract import Plan, PlanRequest, parse_strategy
+from planner_service.commands.bench import bench
+from planner_service.commands.simulate_table import show_replay
 from planner_service.profiles import builtin_profiles
 from planner_service.simulation.batches import consecutive_batches
 from planner_service.simulation.document import document_of
 from planner_service.simulation.gantt import MAX_BOXES, MAX_ROWS, gantt_of
 from planner_service.simulation.page import render_page
-from planner_service.simulation.records import Pipeline, StaticTrial
+from planner_service.simulation.records import Pipeline, Replay, StaticTrial
 from planner_service.simulation.suite import STREAMS, Case, cases_of
 from planner_service.simulation.svg import Series, lines, ticks
 from planner_service.simulation.totals import totals_of
@@ -26,6 +32,12 @@ from planner_service.workloads import builtin_stream
 
 LENGTHS = [700, 20, 3000, 20, 15_000, 900, 64]
 PROFILE = builtin_profiles()["llama-7b-a800-80g"]
+
+
+def table_of(found: Replay) -> str:
+    out = Console(width=80, file=io.StringIO())
+    show_replay(found, console=out)
+    return str(out.file.getvalue())
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120), st.integers(1, 5), st.integers(1, 50))
@@ -91,12 +103,39 @@ def test_totals_compare_only_iterations_that_both_planned() -> None:
 def test_a_change_of_strategy_is_charged_to_whoever_changes() -> None:
     plans = {"plain": [planned(100)] * 3, "free": [planned(50), planned(50, "(2,1)x1"), planned(50)]}
     assert totals_of(replay(plans))[1].speed_up == pytest.approx(300 / 150)
-    assert totals_of(replay(plans, switch_ms=75))[1].speed_up == pytest.approx(300 / (150 + 2 * 75))
+    free = totals_of(replay(plans, switch_ms=75))[1]
+    assert free.speed_up == pytest.approx(300 / (150 + 2 * 75))
+    assert (free.makespan_ms, free.charged_makespan_ms) == (150, 150 + 2 * 75)
+    assert free.charged_simulated_ms == pytest.approx(0.9 * 150 + 2 * 75)
+
+
+def test_the_times_that_people_see_hold_what_changes_of_strategy_are_charged() -> None:
+    free = [planned(5000), planned(5000, "(2,1)x1"), planned(5000)]
+    found = replay({"plain": [planned(10_000)] * 3, "free": free}, switch_ms=7500)
+    text = table_of(found)
+    (row,) = [line.split() for line in text.splitlines() if line.split()[:2] == ["free", "3"]]
+    assert row[2:5] == ["30.00", "28.50", "1.00x"]
+    assert "each change of strategy adds 7500 ms to both times" in " ".join(text.split())
+    page = render_page(found)
+    assert "<td>free</td><td>3 of 3</td><td>30.00 s</td><td>28.50 s</td><td>1.00x</td>" in page
+    assert "hold 7500 ms for each change of strategy" in page
 
 
 def test_a_planner_without_any_plan_has_no_speed_up() -> None:
     nothing = totals_of(replay({"plain": [planned(100)], "free": [None]}))[1]
     assert (nothing.speed_up, nothing.planning_ms_median, nothing.mean_gap) == (None, None, None)
+    assert (nothing.charged_makespan_ms, nothing.charged_simulated_ms) == (None, None)
+
+
+def test_a_planner_without_any_plan_shows_no_time_and_why() -> None:
+    found = replay({"plain": [planned(100)] * 9, "published": [None] * 9, "free": [planned(50)] * 8 + [None]})
+    text = table_of(found)
+    (row,) = [line.split() for line in text.splitlines() if line.startswith(" published")]
+    assert row == ["published", "0/9", *["-"] * 8]
+    said = " ".join(text.split())
+    assert said.count("published has no plan in any iteration; the first time: deadline-exceeded: none by then") == 1
+    assert "free has no plan in iteration 8: deadline-exceeded: none by then" in said
+    assert "<td>published</td><td>0, 9 failed (see below)</td><td>-</td><td>-</td>" in render_page(found)
 
 
 def _plan(**options: object) -> Plan:
@@ -285,6 +324,27 @@ def test_bars_say_what_was_not_measured_and_what_is_not_met() -> None:
     assert bars["fixed strategy: mean gap"].measured == "25.00%"
     assert bars["free: worst planning, 1024 GPUs"].is_met is None
     assert bars["broken invariants (losses, caps, false plans)"].is_met is True
+
+
+@pytest.mark.parametrize(
+    ("gap", "exit_code", "said"),
+    [(0.001, 0, ""), (0.25, 1, "fixed strategy: mean gap (25.00%, asked for at most 1.00%)")],
+)
+def test_a_bar_that_is_not_met_ends_the_bench_with_exit_code_1(
+    gap: float, exit_code: int, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    met = {"gap": gap, "all_strategies_bound_ms": 99.9}
+    plans = {name: [planned(100, **met)] for name in ("plain", "fixed-homogeneous", "homogeneous", "free")}
+    result = CaseResult(CASE, replay(plans))
+    monkeypatch.setattr("planner_service.simulation.bench.run_cases", lambda *_: iter([result]))
+    path = tmp_path / "bench.json"
+    ended = CliRunner().invoke(bench, ["planning", "--suite", "quick", "--json", str(path)])
+    assert ended.exit_code == exit_code
+    assert said in ended.stderr
+    bars = {bar["name"]: bar["is_met"] for bar in json.loads(path.read_text())["bars"]}
+    assert bars["fixed strategy: mean gap"] is (exit_code == 0)
+    told = CliRunner().invoke(bench, ["planning", "--help"], env={"COLUMNS": "200"}).output
+    assert "or a bar is not met" in " ".join(told.split())
 
 
 def test_the_full_suite_is_what_the_bars_speak_of() -> None:

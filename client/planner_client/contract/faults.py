@@ -3,7 +3,9 @@
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
+
+from planner_client.contract.described import Described
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -34,8 +36,24 @@ class FaultCode(StrEnum):
     INTERNAL = "internal"
 
 
-class Problem(BaseModel):
-    """A problem document. Extra members hold the numbers that explain the fault, such as ``length`` and ``limit``."""
+class Problem(Described):
+    """A problem document. Extra members hold the numbers that explain the fault, such as ``length`` and ``limit``.
+
+    Attributes
+    ----------
+    type
+        ``urn:hydraulis:problem:`` and the code.
+    title
+        The HTTP status in words.
+    status
+        The HTTP status.
+    detail
+        What is wrong, in one sentence with the value and the limit.
+    code
+        Stable name of the fault; the one thing to branch on.
+    remedy
+        What to change.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 

@@ -9,7 +9,15 @@ from planner_client.contract.scalars import MAX_DISTINCT_LENGTHS, Count, LengthT
 
 
 class Histogram(Sent):
-    """Ascending distinct ``lengths`` (tokens) and the number of sequences of each."""
+    """How many sequences of each length one source holds.
+
+    Attributes
+    ----------
+    lengths
+        Distinct lengths, ascending (tokens).
+    counts
+        Number of sequences of each length.
+    """
 
     lengths: Annotated[list[LengthTokens], Field(max_length=MAX_DISTINCT_LENGTHS, fail_fast=True)]
     counts: Annotated[list[Count], Field(max_length=MAX_DISTINCT_LENGTHS, fail_fast=True)]

@@ -4,7 +4,23 @@ from planner_client.contract.scalars import PositiveInt, Returned
 
 
 class ProfileSummary(Returned):
-    """One profile in a list; ``is_builtin`` tells that it comes with the planner."""
+    """One profile in a list.
+
+    Attributes
+    ----------
+    name
+        What requests call it by.
+    source
+        Where its figures come from.
+    model
+        Name of the Transformer.
+    device
+        Type of GPU (or CPU).
+    num_layouts
+        Number of layouts that it has costs for.
+    is_builtin
+        Whether it comes with the planner.
+    """
 
     name: str
     source: str
@@ -15,6 +31,12 @@ class ProfileSummary(Returned):
 
 
 class ProfileList(Returned):
-    """All profiles, ascending by name."""
+    """All profiles.
+
+    Attributes
+    ----------
+    profiles
+        Ascending by name.
+    """
 
     profiles: list[ProfileSummary]

@@ -19,7 +19,17 @@ from planner_client.contract.scalars import (
 
 
 class SequenceCount(Returned):
-    """``count`` sequences of ``length`` tokens that ``source`` holds."""
+    """Sequences of one length that one source holds.
+
+    Attributes
+    ----------
+    source
+        Who holds them.
+    length
+        Length of each (tokens).
+    count
+        How many.
+    """
 
     source: str
     length: LengthTokens
@@ -27,7 +37,17 @@ class SequenceCount(Returned):
 
 
 class GroupCount(Returned):
-    """``count`` times some sequences of ``source``, of these lengths, that were to share a micro-batch."""
+    """Atomic groups of one source with the same lengths.
+
+    Attributes
+    ----------
+    source
+        Who holds the sequences.
+    lengths
+        Lengths of the sequences of one such group, ascending (tokens).
+    count
+        How many such groups.
+    """
 
     source: str
     lengths: list[LengthTokens]
@@ -37,8 +57,18 @@ class GroupCount(Returned):
 class MicroBatch(Returned):
     """Sequences that run packed together.
 
-    ``num_tokens`` are the sequences' own; ``num_padding_tokens`` come on top where the alignment is over 1 or sequences
-    are padded to the longest. ``groups`` says which of the sequences are atomic groups.
+    Attributes
+    ----------
+    sequences
+        What it holds, those of its groups included.
+    groups
+        Which of the sequences are atomic groups.
+    num_tokens
+        The sequences' own tokens.
+    num_padding_tokens
+        Tokens on top where the alignment is over 1 or sequences are padded to the longest.
+    time_ms
+        Predicted time on one pipeline stage, forward and backward.
     """
 
     sequences: list[SequenceCount]
@@ -49,11 +79,25 @@ class MicroBatch(Returned):
 
 
 class Replica(Returned):
-    """One model copy, the ranks it runs on and its micro-batches in the order they run; none means idle.
+    """One model copy, the ranks it runs on and its micro-batches.
 
-    ``ranks`` are listed stage by stage; inside a stage context-parallel rank by context-parallel rank, and inside
-    those tensor-parallel rank by tensor-parallel rank. ``max_tokens`` caps each micro-batch of the whole
-    replica, padding included.
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of its layout: tensor, context and pipeline parallel.
+    device
+        Type of GPU that it runs on.
+    ranks
+        Its ranks stage by stage; inside a stage context-parallel rank by context-parallel rank, and inside those
+        tensor-parallel rank by tensor-parallel rank.
+    max_tokens
+        Most tokens of one micro-batch of the whole replica, padding included.
+    makespan_ms
+        Predicted time by the closed form.
+    simulated_ms
+        Predicted time under 1F1B, event by event.
+    micro_batches
+        In the order they run; none if the replica is idle.
     """
 
     tp: Degree
@@ -68,7 +112,15 @@ class Replica(Returned):
 
 
 class PassedOver(Returned):
-    """A candidate strategy that could not be used, and why."""
+    """A candidate strategy that could not be used.
+
+    Attributes
+    ----------
+    strategy
+        As it is written, such as ``(16,1)x1,(8,1)x6``.
+    reason
+        A clause with the strategy as its subject.
+    """
 
     strategy: str
     reason: str
@@ -77,11 +129,60 @@ class PassedOver(Returned):
 class Plan(Returned):
     """What every rank does in one iteration.
 
-    ``makespan_ms`` is the closed form that ``lower_bound_ms`` and ``gap`` refer to and excludes ``sync_ms``;
-    ``simulated_ms`` is the event-by-event 1F1B time of the same plan. A plan without a proven bound has None
-    there. ``cut_by_wall_clock`` tells that the deadline ended the search before its deterministic budget did, so
-    that another run may find another plan. The scope ``all-strategies`` and ``all_strategies_lower_bound_ms`` speak of
-    every strategy of the cluster that the request allows (its layouts, homogeneous ones only).
+    Attributes
+    ----------
+    digest
+        SHA-256 of what ranks act on: strategy, placement, assignment and counts, not timings.
+    profile
+        Names of the profiles it was made with, joined by ``+``.
+    iteration
+        The request's iteration, if it gave one.
+    seed
+        The request's seed.
+    num_sequences
+        Sequences placed.
+    num_tokens
+        Tokens of the sequences placed, without padding.
+    dropped
+        Over-long sequences that were left out.
+    replicas
+        The strategy's replicas, idle ones included.
+    makespan_ms
+        Predicted time of the slowest replica by the closed form, which bound and gap refer to; excludes ``sync_ms``.
+    simulated_ms
+        Time of the same plan under 1F1B, event by event.
+    sync_ms
+        Time of synchronisation on top of the makespan.
+    lower_bound_ms
+        No plan within ``bound_scope`` has a smaller makespan; null if no bound was proven.
+    gap
+        ``makespan_ms / lower_bound_ms - 1``; null if no bound was proven.
+    bound_scope
+        What the bound covers: this ``strategy``, or ``all-strategies`` of the cluster that the request allows (its
+        layouts, homogeneous ones only); null if no bound was proven.
+    solved_by
+        Who found the assignment: the planner's ``heuristic``, the solver ``cp-sat``, or a ``fallback`` made without
+        the planner.
+    status
+        ``optimal`` if the bound proves that no better plan exists within its scope; else ``feasible``.
+    planning_ms
+        The planner's own time, without process start or transport.
+    method
+        Who assigned the sequences, as the request asked.
+    cost
+        How micro-batches are charged, as the request asked.
+    num_gpus
+        GPUs of the cluster.
+    alignment
+        Multiple of tokens that each sequence is padded to.
+    strategy
+        The strategy as it is written, such as ``(16,1)x1,(8,1)x6``.
+    all_strategies_lower_bound_ms
+        Bound on the makespan over every strategy of the cluster that the request allows, where one was proven.
+    cut_by_wall_clock
+        The deadline ended the search before its repeatable budget did, so that another run may find another plan.
+    passed_over
+        Candidate strategies that could not be used.
     """
 
     digest: str

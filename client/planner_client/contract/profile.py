@@ -20,7 +20,19 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 class ModelShape(Sent):
-    """The Transformer a profile speaks of."""
+    """The Transformer a profile speaks of.
+
+    Attributes
+    ----------
+    name
+        Its name, for people.
+    num_layers
+        Number of layers.
+    hidden_size
+        Width of the residual stream.
+    vocab_size
+        Size of the vocabulary, with its padding.
+    """
 
     name: Text
     num_layers: PositiveInt
@@ -29,7 +41,17 @@ class ModelShape(Sent):
 
 
 class Device(Sent):
-    """One type of GPU (or CPU) and how many of them share a node."""
+    """One type of GPU (or CPU).
+
+    Attributes
+    ----------
+    name
+        Its name, which groups of a strategy refer to where a cluster has several types.
+    memory_bytes
+        Memory of one GPU.
+    gpus_per_node
+        How many of them share a node; a tensor-parallel group stays inside one where that is possible.
+    """
 
     name: Text
     memory_bytes: PositiveInt
@@ -37,7 +59,15 @@ class Device(Sent):
 
 
 class ContextBytes(Sent):
-    """Bytes that communicators take from each GPU, by the span of the largest group."""
+    """Bytes that communicators take from each GPU, by the span of the largest group.
+
+    Attributes
+    ----------
+    gpu1, gpu2, gpu4
+        With groups of at most so many GPUs; kept for the record.
+    node
+        With groups that span a node, which limits are computed with.
+    """
 
     gpu1: NonNegativeInt
     gpu2: NonNegativeInt
@@ -46,7 +76,21 @@ class ContextBytes(Sent):
 
 
 class MemoryModel(Sent):
-    """Coefficients of the memory model of one GPU (see ``planner_service.core.memory``)."""
+    """Coefficients of the memory model of one GPU (see ``planner_service.core.memory``).
+
+    Attributes
+    ----------
+    activation_bytes_per_layer_token_hidden_by_tp
+        Activation bytes for each layer, token and hidden unit over tp, by tp.
+    state_bytes_per_parameter_unit
+        Bytes of parameters, gradients and optimizer states for each unit of ``hidden_size ** 2`` of a layer.
+    sharded_state_share
+        Share of these bytes that lies in the fixed sharding of the optimizer states.
+    context_bytes
+        What communicators take.
+    safety_bytes
+        What is left free.
+    """
 
     activation_bytes_per_layer_token_hidden_by_tp: dict[
         Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,3}$")], PositiveFloat
@@ -58,7 +102,17 @@ class MemoryModel(Sent):
 
 
 class Fit(Sent):
-    """How well fitted coefficients explain the samples they were fitted on."""
+    """How well fitted coefficients explain the samples they were fitted on.
+
+    Attributes
+    ----------
+    num_samples
+        Number of samples.
+    r2
+        Coefficient of determination.
+    median_abs_pct_error
+        Median absolute error in percent of the measured time.
+    """
 
     num_samples: PositiveInt
     r2: Annotated[float, Field(le=1)]
@@ -69,8 +123,21 @@ class LayoutCost(Sent):
     """Time of one micro-batch on one pipeline stage, forward and backward.
 
     ``t(M) = c_ms + sum over s in M of (a_ms_per_token2 * s**2 + b_ms_per_token * s)`` with ``s`` in tokens.
-    ``max_tokens`` is the measured limit of one micro-batch of one replica; without it, the profile's
-    memory model gives the limit.
+
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of the layout: tensor, context and pipeline parallel.
+    a_ms_per_token2
+        Time for each square of a sequence's tokens.
+    b_ms_per_token
+        Time for each token.
+    c_ms
+        Time of a micro-batch, whatever it holds.
+    max_tokens
+        Measured limit of one micro-batch of one replica (tokens); without it the profile's memory model gives it.
+    fit
+        How well the coefficients explain the samples, where they were fitted.
     """
 
     tp: Degree
@@ -86,8 +153,25 @@ class LayoutCost(Sent):
 class Profile(Sent):
     """Costs and limits of every layout of one model on one type of GPU.
 
-    ``heterogeneous_sync_ms`` and ``fewest_useful_tokens_by_tp`` came with the published profiles and are kept for the
-    record; the published planner does not use them, and neither does this one. ``sync_ms`` is what plans report.
+    Attributes
+    ----------
+    name
+        What requests call it by.
+    source
+        Where its figures come from.
+    model
+        The model.
+    device
+        The type of GPU.
+    memory
+        Gives the limit of layouts without ``max_tokens``.
+    fewest_useful_tokens_by_tp, heterogeneous_sync_ms
+        Came with the published profiles and is kept for the record; the published planner does not use it, and neither
+        does this one.
+    sync_ms
+        Time of synchronisation that plans report on top of the makespan.
+    layouts
+        Cost and limit of each layout, each layout once.
     """
 
     name: ProfileName
@@ -113,14 +197,32 @@ class Profile(Sent):
 
 
 class MicroBatchSample(Sent):
-    """One measured micro-batch: its sequences' lengths in tokens and its time on one stage."""
+    """One measured micro-batch.
+
+    Attributes
+    ----------
+    lengths
+        Its sequences' lengths (tokens).
+    time_ms
+        Its time on one pipeline stage, forward and backward.
+    """
 
     lengths: Annotated[list[LengthTokens], Field(min_length=1, max_length=100_000, fail_fast=True)]
     time_ms: PositiveFloat
 
 
 class MeasuredLayout(Sent):
-    """Raw samples of one layout; the planner fits ``a``, ``b`` and ``c`` to them."""
+    """Raw samples of one layout; the planner fits ``a``, ``b`` and ``c`` to them.
+
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of the layout: tensor, context and pipeline parallel.
+    max_tokens
+        Measured limit of one micro-batch of one replica (tokens).
+    samples
+        Measured micro-batches.
+    """
 
     tp: Degree
     cp: Degree = 1
@@ -130,7 +232,23 @@ class MeasuredLayout(Sent):
 
 
 class ProfileMeasurement(Sent):
-    """A profile as measured: raw samples in place of coefficients."""
+    """A profile as measured: raw samples in place of coefficients.
+
+    Attributes
+    ----------
+    name
+        What requests are to call the profile by.
+    source
+        Where its figures come from.
+    model
+        The model.
+    device
+        The type of GPU (or CPU).
+    sync_ms
+        Time of synchronisation that plans report on top of the makespan.
+    layouts
+        What was measured of each layout, each layout once.
+    """
 
     name: ProfileName
     source: Text

@@ -30,9 +30,20 @@ StrategyGroups = Annotated[list[ReplicaGroup], Field(min_length=1, max_length=10
 DEFAULT_SOURCE = "local"
 """Name of the one source of a request whose lengths come as a plain list."""
 
+MOST_SOURCES_NAMED = 8
+"""Sources named in an error."""
+
 
 class DevicePool(Sent):
-    """GPUs of one type: how many there are, and the profile of the model on them."""
+    """GPUs of one type.
+
+    Attributes
+    ----------
+    profile
+        The profile of the model on them, by name or whole.
+    num_gpus
+        How many there are.
+    """
 
     profile: ProfileName | Profile
     num_gpus: NumGpus
@@ -44,10 +55,17 @@ class DevicePool(Sent):
 
 
 class AtomicGroup(Sent):
-    """``count`` times some sequences of one source that must share a micro-batch, by their lengths in tokens.
+    """Some sequences of one source that must share a micro-batch, such as preference pairs.
 
-    Preference pairs and samples with a shared prefix are such groups. Their sequences are part of the batch and stand
-    in its ``lengths`` or ``histograms`` like all others.
+    Samples with a shared prefix are such groups, too. Their sequences are part of the batch and stand in its
+    ``lengths`` or ``histograms`` like all others.
+
+    Attributes
+    ----------
+    lengths
+        Lengths of the sequences of one group (tokens).
+    count
+        How many such groups there are.
     """
 
     lengths: Annotated[list[LengthTokens], Field(min_length=2, max_length=1024)]
@@ -60,10 +78,31 @@ AtomicGroups = dict[SourceName, Annotated[list[AtomicGroup], Field(min_length=1,
 class PlanRequest(Sent):
     """One iteration to plan.
 
-    The cluster is given either as ``profile`` and ``num_gpus``, or as ``devices`` where it has GPUs of several types;
-    ranks are then numbered type by type in the order given. The batch is given either as ``lengths`` (a list, or lists
-    by source, in the order held) or as ``histograms`` by source. With several ``strategies`` the best is taken; with
-    none, all that the cluster can form are searched.
+    The cluster is given either as ``profile`` and ``num_gpus``, or as ``devices``; the batch either as ``lengths`` or
+    as ``histograms``.
+
+    Attributes
+    ----------
+    profile
+        The profile of the model on the GPUs, by name or whole.
+    num_gpus
+        How many GPUs there are.
+    devices
+        The GPUs by type where there are several; ranks are numbered type by type in this order.
+    optimizer_layout
+        The fixed sharding of the optimizer states, which memory limits depend on; chosen if not given.
+    strategies
+        Candidates, of which the best is taken; with none, all that the cluster can form are searched.
+    iteration
+        Number of the iteration; part of the plan and its digest.
+    lengths
+        Lengths of all sequences in the order held (tokens), as a list or as lists by source.
+    histograms
+        How many sequences of each length there are, by source.
+    atomic_groups
+        Sequences that must share a micro-batch, by source.
+    options
+        What constrains the plan and the search for it.
     """
 
     profile: ProfileName | Profile | None = None
@@ -108,12 +147,21 @@ class PlanRequest(Sent):
             raise ValueError(f"method {self.options.method} does not honour atomic_groups; use method hydraulis")
         histograms = self.histograms_by_source()
         for source, groups in self.atomic_groups.items():
+            if source not in histograms:
+                known = ", ".join(sorted(histograms)[:MOST_SOURCES_NAMED]) or "none"
+                more = (
+                    f" and {len(histograms) - MOST_SOURCES_NAMED} more" if len(histograms) > MOST_SOURCES_NAMED else ""
+                )
+                raise ValueError(
+                    f"atomic_groups names source {source} but the batch has no sequences of that source; "
+                    f"its sources are {known}{more}"
+                )
             needed: dict[int, int] = {}
             for group in groups:
                 for length in group.lengths:
                     needed[length] = needed.get(length, 0) + group.count
-            histogram = histograms.get(source)
-            held = dict(zip(histogram.lengths, histogram.counts, strict=True)) if histogram else {}
+            histogram = histograms[source]
+            held = dict(zip(histogram.lengths, histogram.counts, strict=True))
             for length, count in sorted(needed.items()):
                 if count > held.get(length, 0):
                     raise ValueError(

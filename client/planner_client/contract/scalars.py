@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from planner_client.contract.described import Described
 
 MAX_LENGTH_TOKENS = 2**31 - 1
 """Longest sequence, in tokens: ``cu_seqlens`` are int32 in every varlen attention kernel."""
@@ -53,13 +55,13 @@ SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
-class Sent(BaseModel):
+class Sent(Described):
     """Base of what a caller sends: unknown fields are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Returned(BaseModel):
+class Returned(Described):
     """Base of what the planner returns: readers ignore fields they do not know."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -19,7 +19,17 @@ DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
 class ReplicaGroup(Sent):
-    """``num_replicas`` replicas of one layout; ``device`` says on which type of GPU where a cluster has several."""
+    """Replicas of one layout.
+
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of the layout: tensor, context and pipeline parallel.
+    num_replicas
+        How many replicas.
+    device
+        The type of GPU that they run on, where a cluster has several that have this layout.
+    """
 
     tp: Degree
     cp: Degree = 1
@@ -34,7 +44,13 @@ class ReplicaGroup(Sent):
 
 
 class OptimizerLayout(Sent):
-    """The fixed homogeneous sharding of the optimizer states over all ranks."""
+    """The fixed homogeneous sharding of the optimizer states over all ranks.
+
+    Attributes
+    ----------
+    dp, tp, pp
+        Degrees of the sharding: data, tensor and pipeline parallel; their product is the number of GPUs.
+    """
 
     dp: NumGpus
     tp: Degree
@@ -42,7 +58,13 @@ class OptimizerLayout(Sent):
 
 
 class AllowedLayout(Sent):
-    """A layout that strategies may use."""
+    """A layout that strategies may use.
+
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of the layout: tensor, context and pipeline parallel.
+    """
 
     tp: Degree
     cp: Degree = 1

@@ -8,7 +8,19 @@ from planner_client.contract.scalars import NonNegativeFloat, NonNegativeInt, Se
 
 
 class ReplicaTiming(Sent):
-    """Measured time of one replica of a plan, whole and by micro-batch, in the order they ran."""
+    """Measured time of one replica of a plan.
+
+    Attributes
+    ----------
+    replica
+        Its number in the plan.
+    wall_ms
+        Wall-clock time of all its micro-batches.
+    cpu_ms
+        CPU time of all its micro-batches, where it was measured.
+    micro_batch_ms
+        Time of each micro-batch, in the order they ran.
+    """
 
     replica: NonNegativeInt
     wall_ms: NonNegativeFloat
@@ -17,7 +29,17 @@ class ReplicaTiming(Sent):
 
 
 class IterationTimings(Sent):
-    """Measured times of one iteration, for the plan with this digest."""
+    """Measured times of one iteration.
+
+    Attributes
+    ----------
+    digest
+        Digest of the plan that was run.
+    iteration
+        Number of the iteration.
+    replicas
+        What was measured of each replica.
+    """
 
     digest: str
     iteration: NonNegativeInt
