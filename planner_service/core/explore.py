@@ -124,6 +124,14 @@ class Explorer:
         """Whether the best makespan is within the target gap of the bound over all strategies."""
         return self._search.all_ms >= self._good_enough_ms()
 
+    def refine_best(self) -> None:
+        """Refine the best candidate, and where some sequence alone keeps it from getting better the best that may."""
+        self.adopt(self._search.refined(self.candidates[0]))
+        if not self.is_good_enough() and self._is_stuck(self.candidates[0].strategy):
+            free = next((found for found in self.candidates if not self._is_stuck(found.strategy)), None)
+            if free is not None:
+                self.adopt(self._search.refined(free))
+
     def is_near_bound(self) -> bool:
         """Whether the best makespan is so near the bound that refining it may be worth more than other strategies."""
         return self._best_ms() <= self._search.all_ms * (1 + NEAR_BOUND)
@@ -146,13 +154,17 @@ class Explorer:
                 break
             counts, strategy = new[index], self._cluster.strategy(new[index])
             self._seen.add(counts)
-            if not self._may_run(strategy):
+            if not self._may_run(strategy) or self._is_stuck(strategy):
                 continue
             num_built += 1
             found = self._search.first(strategy, self._search.all_ms)
             if found is not None:
                 self._built[counts] = found
         return num_built
+
+    def _is_stuck(self, strategy: Strategy) -> bool:
+        """Whether some sequence alone takes a strategy as long as the best makespan, so that it cannot be better."""
+        return self._search.ranking.rows(strategy).floor_ms >= self._best_ms() * (1 - 1e-9)
 
     def _trimmed(self, counts: Counts) -> Counts:
         """Take away the smallest replicas until there are no more than the batch can keep busy."""
@@ -193,7 +205,7 @@ def search_all_strategies(
                 explorer.adopt(search.refined(candidate))
             report(explorer.candidates[0])
         explorer.explore()
-    explorer.adopt(search.refined(explorer.candidates[0]))
+    explorer.refine_best()
     report(explorer.candidates[0])
     if not explorer.is_good_enough() and search.may_go_on():
         explorer.prove()
