@@ -31,7 +31,7 @@ lint: venv
 	$(BIN)/lint-imports
 
 tests: venv
-	$(BIN)/python -m pytest -m 'not gpu and not long'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
 
 gpu-tests: venv ## The tests that need a CUDA device; fails without one
 	HYDRAULIS_EXPECT_GPU=1 $(BIN)/python -m pytest -m gpu
