@@ -37,12 +37,13 @@ def run_ranks(
     *arguments: Any,
     limit_s: float = 90.0,
     stalled: frozenset[int] = frozenset(),
+    backend: str = "gloo",
 ) -> list[RankEnd]:
     """Run ``check(rank, *arguments)`` on every rank and collect how each ended; stalled ranks are not waited for."""
     # Pickled here, tensors go as values; the forkserver would hand over a file of shared memory for each.
     call = pickle.dumps((check, *arguments))
     processes = [
-        _SERVER.Process(target=_rank_main, args=(rank, world_size, folder, call)) for rank in range(world_size)
+        _SERVER.Process(target=_rank_main, args=(rank, world_size, folder, backend, call)) for rank in range(world_size)
     ]
     for process in processes:
         process.start()
@@ -67,11 +68,13 @@ def _end_of(path: Path, exit_code: int | None) -> RankEnd:
     return RankEnd(returned, raised, exit_code)
 
 
-def _rank_main(rank: int, world_size: int, folder: Path, call: bytes) -> None:
+def _rank_main(rank: int, world_size: int, folder: Path, backend: str, call: bytes) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=world_size,

@@ -206,7 +206,7 @@ def run_scenario(rank: int, scenario: Scenario) -> Report:
         report.fault, report.message = type(fault).__name__, str(fault)
     report.taken_s = time.monotonic() - began
     if scenario.meddling != "another model on one rank":
-        report.weights = state.gather_flat(state.masters)
+        report.weights = state.gather_flat(state.masters).cpu()
     runner.close()
     return report
 
@@ -228,7 +228,7 @@ def _iterate(  # noqa: PLR0917 - all that an iteration involves
         return
     result = runner.run(own, held)
     report.results.append(result)
-    report.gradients.append(state.gather_flat(state.gradients))
+    report.gradients.append(state.gather_flat(state.gradients).cpu())
     report.timings.append(gather_timings(plan, result.timing))
     report.groups.append(runner.process_groups)
     state.optimizer.zero_grad()

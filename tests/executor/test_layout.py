@@ -7,6 +7,7 @@ from worker_agent.executor.layout import (
     check_model_fits,
     rank_roles,
     reporting_rank,
+    revise_groups,
     stage_layers,
     tensor_groups,
     token_ranks,
@@ -91,3 +92,16 @@ def test_a_replica_with_more_or_fewer_ranks_than_its_layout_needs_is_refused() -
     for ranks in ([], [0, 1]):
         with pytest.raises(LayoutRefused, match=f"lists {len(ranks)} ranks but its layout needs 1"):
             rank_roles(make_plan([ONE], ranks=[ranks]), 2)
+
+
+def test_groups_are_given_up_only_for_want_of_room_the_longest_unused_first() -> None:
+    held = ((0, 1), (2, 3), (4, 5))
+    assert revise_groups(held, [(2, 3)], 3) == ((), ())
+    assert revise_groups(held, [(6, 7), (2, 3)], 4) == ((), ((6, 7),))
+    assert revise_groups(held, [(6, 7), (0, 1), (6, 7)], 3) == (((2, 3),), ((6, 7),))
+    assert revise_groups(held, [(6, 7), (8, 9), (1, 2)], 3) == (held, ((6, 7), (8, 9), (1, 2)))
+
+
+def test_more_groups_at_once_than_the_limit_are_refused() -> None:
+    with pytest.raises(LayoutRefused, match=r"needs 2 process groups at once but the limit is 1; raise max_process_"):
+        revise_groups((), [(0, 1), (2, 3), (0, 1)], 1)

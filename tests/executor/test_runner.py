@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 from launched import DATA_PARALLEL, DROPPED_FROM, ELEVEN_AND_101, HELD, SCENARIOS, WORLD_SIZE
+from plan_factory import make_plan
 from reference import flat_weights, reference_step
-from scenarios import CONFIG, SEED, Report
+from scenarios import CONFIG, SEED, Breakage, Report, broken, make_optimizer
 from torch import Tensor
 
+from worker_agent.executor.faults import IterationFailed, NotFinite
 from worker_agent.executor.model import Decoder
+from worker_agent.executor.runner import IterationRunner
 from worker_agent.executor.shape import DecoderConfig
+from worker_agent.executor.shards import ShardedState
 
 pytestmark = pytest.mark.timeout(300)
 TOLERANCE = 1e-9
@@ -61,6 +65,34 @@ def test_a_dropped_sequence_adds_nothing_and_has_no_loss(reports: dict[str, list
         torch.testing.assert_close(report.gradients[0], gradient, rtol=0, atol=TOLERANCE)
     returned = reports["dropped sequences"][0].results[0].sequence_losses["rank-0"]
     np.testing.assert_allclose(returned, [np.nan, losses[0], np.nan], atol=TOLERANCE)
+
+
+@pytest.mark.usefixtures("alone")
+def test_after_a_gradient_that_was_not_finite_the_model_can_still_be_evaluated() -> None:
+    plan, held = make_plan([[[("rank-0", 11, 1)]]]), {"rank-0": HELD["rank-0"][:1]}
+    state = ShardedState(CONFIG, seed=SEED, dtype=torch.float64, make_optimizer=make_optimizer)
+    runner = IterationRunner(state)
+    with broken(Breakage(0, when="overflow"), 0), pytest.raises(NotFinite, match="a gradient is not finite"):
+        runner.run(plan, held)
+    loss, _, _ = expected_of(held)
+    assert runner.evaluate(plan, held) == pytest.approx(loss, abs=TOLERANCE)
+    assert runner.run(plan, held).loss == pytest.approx(loss, abs=TOLERANCE)
+    runner.close()
+
+
+@pytest.mark.usefixtures("alone")
+def test_arguments_out_of_range_are_refused() -> None:
+    state = ShardedState(CONFIG, make_optimizer=make_optimizer)
+    for argument in ("max_norm", "layers_per_bucket", "max_process_groups"):
+        with pytest.raises(ValueError, match=f"{argument} is 0"):
+            IterationRunner(state, **{argument: 0})
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_plan_without_sequences_that_was_not_prepared_is_refused() -> None:
+    runner = IterationRunner(ShardedState(CONFIG, make_optimizer=make_optimizer))
+    with pytest.raises(IterationFailed, match=r"was not prepared; give run\(plan, sequences\)"):
+        runner.run(make_plan([[[("rank-0", 11, 1)]]]))
 
 
 @pytest.mark.parametrize("name", ["no sequences", "only sequences of one token"])

@@ -26,11 +26,6 @@ class Arena:
             held = self._held[name] = torch.empty(num_elements, dtype=dtype, device=self._device)
         return held[:num_elements]
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory that all buffers take."""
-        return sum(held.numel() * held.element_size() for held in self._held.values())
-
 
 class ComputeBuffer:
     """A stage on flat memory, which knows when a bucket's parameters are used and when its gradients are done.

@@ -97,34 +97,27 @@ class Propagation:
         self._group = group
         self._arena = Arena(state.masters.device)
         self._buffer: ComputeBuffer | None = None
-        self._made_for: object = None
+        self._part: ModelPart | None = None
         self._num_arrived = 0
         self._assembling: list[_Round] = []
         self._returning: list[_Round] = []
         self._done_buckets: set[int] = set()
         self.waited_ms = 0.0
 
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all buffers, compute and transfer."""
-        return self._arena.num_bytes
-
     def reserve(self, routes: RankRoutes, part: ModelPart | None, *, with_gradients: bool) -> ComputeBuffer | None:
         """Take the memory that an iteration needs; return what this rank computes in, if it computes."""
-        take, dtype = self._arena.take, self._state.masters.dtype
-        parameters = take("parameters", routes.num_elements, self._compute_dtype)
-        gradients = take("gradients", routes.num_elements, dtype)
-        self._parameters_sent = take("parameters sent", _num_sent(routes.parameter_legs), self._compute_dtype)
+        if part != self._part:
+            # What holds the old memory is let go before more is asked for.
+            self._buffer, self._part = None, None
+        self._routes = routes
+        parameters, gradients = self._parameters(), self._gradients("computed", routes.num_elements)
+        self._parameters_sent()
         if with_gradients:
-            self._gradients_sent = take("gradients sent", _num_sent(routes.gradient_legs), dtype)
-            self._gradients_received = take("gradients received", _num_received(routes.gradient_legs), dtype)
-        made_for = (part, routes.num_buckets, parameters.data_ptr(), gradients.data_ptr())
-        if part is None or not routes.num_buckets:
-            self._buffer = None
-        elif self._buffer is None or made_for != self._made_for:
+            self._gradients("sent", _num_sent(routes.gradient_legs))
+            self._gradients("received", _num_received(routes.gradient_legs))
+        if part is not None and self._buffer is None:
             self._buffer = ComputeBuffer(part, routes.routes.buckets[routes.rank], parameters, gradients)
-            self._made_for = made_for
-        self._parameters, self._routes = parameters, routes
+            self._part = part
         return self._buffer
 
     def assemble(self) -> None:
@@ -132,13 +125,13 @@ class Propagation:
         self.waited_ms = 0.0
         self._num_arrived, self._assembling, self._returning = 0, [], []
         self._done_buckets = set()
-        at = 0
+        parameters, staging, at = self._parameters(), self._parameters_sent(), 0
         for number, leg in enumerate(self._routes.parameter_legs):
             with record_function(f"post bucket {number}"):
-                sent = _packed(self._state.masters, leg.sent, self._parameters_sent[at : at + leg.num_sent])
+                sent = _packed(self._state.masters, leg.sent, staging[at : at + leg.num_sent])
                 # A bucket is one interval of the buffer and arrives in its order, so nothing has to be unpacked.
                 begin = int(leg.received[0, 0]) if len(leg.received) else 0
-                received = self._parameters[begin : begin + leg.num_received]
+                received = parameters[begin : begin + leg.num_received]
                 self._assembling.append(self._post(leg, sent, received, _ASSEMBLING))
             at += leg.num_sent
         if self._buffer is not None:
@@ -163,6 +156,7 @@ class Propagation:
     def finish(self, *, with_gradients: bool) -> None:
         """End all rounds; afterwards the shard's gradients are the sum of what all ranks returned."""
         self.wait_for(len(self._assembling) - 1)
+        self._assembling = []
         if not with_gradients:
             return
         while len(self._returning) < len(self._routes.gradient_legs):
@@ -179,13 +173,22 @@ class Propagation:
         number = len(self._returning)
         legs = self._routes.gradient_legs
         leg = legs[number]
-        with record_function(f"return bucket {max(self._routes.num_buckets - 1 - number, 0)}"):
-            at = _num_sent(legs[:number])
-            gradients = self._gradients_sent[:0] if self._buffer is None else self._buffer.gradients
-            sent = _packed(gradients, leg.sent, self._gradients_sent[at : at + leg.num_sent])
-            at = _num_received(legs[:number])
-            received = self._gradients_received[at : at + leg.num_received]
-            self._returning.append(self._post(leg, sent, received, _RETURNING))
+        bucket = self._routes.num_buckets - 1 - number
+        with record_function(f"return bucket {bucket}" if bucket >= 0 else "return no bucket"):
+            staging, at = self._gradients("sent", _num_sent(legs)), _num_sent(legs[:number])
+            computed = self._gradients("computed", self._routes.num_elements)
+            sent = _packed(computed, leg.sent, staging[at : at + leg.num_sent])
+            arrivals, at = self._gradients("received", _num_received(legs)), _num_received(legs[:number])
+            self._returning.append(self._post(leg, sent, arrivals[at : at + leg.num_received], _RETURNING))
+
+    def _parameters(self) -> Tensor:
+        return self._arena.take("parameters", self._routes.num_elements, self._compute_dtype)
+
+    def _parameters_sent(self) -> Tensor:
+        return self._arena.take("parameters sent", _num_sent(self._routes.parameter_legs), self._compute_dtype)
+
+    def _gradients(self, which: str, num_elements: int) -> Tensor:
+        return self._arena.take(f"gradients {which}", num_elements, self._state.masters.dtype)
 
     def _post(self, leg: Leg, sent: Tensor, received: Tensor, doing: str) -> _Round:
         with rank_loss_named(doing):

@@ -46,7 +46,8 @@ class IterationRunner:
     """Runs iterations by plans, each on whatever mix of replicas its plan asks for.
 
     Every rank of the group builds one and calls its methods with the same plans. The group decides how long a rank
-    waits for another: start it with a timeout (``init_process_group(timeout=...)``).
+    waits for another: start it with a timeout (``init_process_group(timeout=...)``) longer than any iteration computes,
+    since ranks that have nothing to compute wait for those that have.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ class IterationRunner:
         ready = self._agree(plan, self._ahead.take(plan), sequences, trains=True)
         prepared, ms = ready.prepared, {"exchange": watch.lap()[0]}
         computed = self._execute(ready, watch, ms, trains=True)
-        loss, grad_norm = self._sum(plan, computed)
+        loss, grad_norm = self._sum(plan, computed, self._square())
         ms["reduce"], _ = watch.lap()
         if plan.num_targets:
             self._step(plan, grad_norm)
@@ -211,7 +212,7 @@ class IterationRunner:
         watch = self._stopwatch()
         ready = self._agree(plan, None, sequences, trains=False)
         computed = self._execute(ready, watch, {"exchange": 0.0}, trains=False)
-        return self._sum(plan, computed)[0]
+        return self._sum(plan, computed, square=0.0)[0]
 
     def close(self) -> None:
         """Give up the process groups that the runner made; every rank calls it, after its last iteration."""
@@ -293,12 +294,15 @@ class IterationRunner:
             return pipeline.run((), clock, fault=caught)
         return pipeline.run(micro_batches, clock)
 
-    def _sum(self, plan: Plan, computed: Computed) -> tuple[float, float]:
-        """Sum losses and the squares of the gradients; every rank comes to the same verdict from the same sums."""
+    def _square(self) -> float:
+        """Return the square of the norm of the shard's gradients."""
+        return float(torch.linalg.vector_norm(self._state.gradients, dtype=torch.float64).square())
+
+    def _sum(self, plan: Plan, computed: Computed, square: float) -> tuple[float, float]:
+        """Sum losses and squares of gradients, return loss and norm; all ranks judge by the same sums."""
         doing = f"computing {_iteration(plan)}"
-        square = torch.linalg.vector_norm(self._state.gradients, dtype=torch.float64).square()
         totals = torch.tensor(
-            [computed.loss_sum, computed.num_targets, computed.fault is not None, square.item()],
+            [computed.loss_sum, computed.num_targets, computed.fault is not None, square],
             dtype=torch.float64,
             device=collective_device(self._group),
         )

@@ -43,10 +43,10 @@ class TensorGroup:
         RankLost
             If a rank died or did not arrive within the group's timeout.
         """
-        self.num_calls += 1
         reduction = dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM
         with rank_loss_named("computing a stage together"):
             dist.all_reduce(values, reduction, group=self._group)
+        self.num_calls += 1
 
     def answer(
         self, calls: Sequence[TensorCall], dtype: torch.dtype, losses_dtype: torch.dtype, device: torch.device
