@@ -15,7 +15,7 @@ from worker_agent.trainer.settings import CheckpointSettings, EvaluationSettings
 
 
 class KillsItsReader:
-    """Data that kills the process that reads some sequence of the second epoch."""
+    """Data that kills the process that reads some sequence in the middle of the second epoch."""
 
     def __init__(self) -> None:
         self._sequences = dataset()
@@ -26,7 +26,7 @@ class KillsItsReader:
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self._num_read += 1
-        if os.environ["RANK"] == "1" and self._num_read > len(self._sequences) // 2:
+        if os.environ["RANK"] == "1" and self._num_read > 3 * len(self._sequences) // 4:
             os.kill(os.getpid(), signal.SIGKILL)
         return self._sequences[index]
 

@@ -23,10 +23,11 @@ from worker_agent.trainer.checkpoint import CheckpointWriter, Progress
 from worker_agent.trainer.evaluation import mean_token_loss
 from worker_agent.trainer.faults import CheckpointRefused
 from worker_agent.trainer.hugging_face import read_config, read_weights, write_model
-from worker_agent.trainer.loader import BatchLoader, GlobalBatch
+from worker_agent.trainer.loader import BatchLoader
+from worker_agent.trainer.lookahead import Lookahead
 from worker_agent.trainer.metrics import IterationMetrics
 from worker_agent.trainer.optimizer import make_optimizer, make_schedule, restore_schedule, step_schedule
-from worker_agent.trainer.planning import MakePlan, PlanFeed, announced, planner_of
+from worker_agent.trainer.planning import MakePlan, PlanFeed, planner_of
 from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.reporting import Reporter
 from worker_agent.trainer.resume import Resumed, resume
@@ -182,15 +183,14 @@ class Trainer:
             If an iteration could not be run; it names the iteration, the cause, and from where to go on.
         """
         metrics: IterationMetrics | None = None
-        batch: GlobalBatch | None = None
         try:
             with ExitStack() as stack:
                 reporter = self._open_reporter(stack)
                 feed = stack.enter_context(PlanFeed(self._planner))
                 wish = stack.enter_context(stop_wish())
-                loader = self._loader()
+                ahead = Lookahead(self._loader(), feed, self._runner, self._length.is_over)
                 while not self._is_over():
-                    batch, metrics, is_stopped = self._iterate(batch, loader, feed, wish)
+                    metrics, is_stopped = self._iterate(ahead, wish)
                     reporter.report(metrics)
                     if is_stopped:
                         reporter.say(f"stopped on SIGTERM after {self._progress.num_iterations} iterations")
@@ -350,18 +350,11 @@ class Trainer:
     def _is_over(self) -> bool:
         return self._length.is_over(self._progress.num_iterations, self._progress.position.epoch)
 
-    def _iterate(
-        self, batch: GlobalBatch | None, loader: BatchLoader, feed: PlanFeed, wish: StopWish
-    ) -> tuple[GlobalBatch | None, IterationMetrics, bool]:
-        """Run one iteration; return the batch of the next, the metrics, and whether somebody wants the run to stop."""
+    def _iterate(self, ahead: Lookahead, wish: StopWish) -> tuple[IterationMetrics, bool]:
+        """Run one iteration; return its metrics, and whether somebody wants the run to stop."""
         started = time.perf_counter()
         iteration = self._progress.num_iterations
-        if batch is None:
-            batch = announced(loader, feed, iteration)
-        taken = feed.take(iteration)
-        following = None
-        if not self._length.is_over(iteration + 1, batch.after.epoch):
-            following = announced(loader, feed, iteration + 1)
+        batch, taken = ahead.take(iteration)
         rate = float(self._state.optimizer.param_groups[0]["lr"])
         result = self._runner.run(taken.plan, batch.held)
         step_schedule(self._scheduler, result.loss)
@@ -385,7 +378,7 @@ class Trainer:
             waited_ms=taken.waited_ms,
         )
         is_stopped = any(wanted for _, wanted in by_rank)
-        return following, self._conclude(metrics, is_last=is_stopped or self._is_over()), is_stopped
+        return self._conclude(metrics, is_last=is_stopped or self._is_over()), is_stopped
 
     def _conclude(self, metrics: IterationMetrics, *, is_last: bool) -> IterationMetrics:
         """Evaluate and write a checkpoint where the iteration is one for that."""
