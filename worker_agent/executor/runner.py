@@ -29,6 +29,7 @@ from worker_agent.executor.shards import ShardedState
 __all__ = ["IterationResult", "IterationRunner"]
 
 _REMEDY = "lower the learning rate, or restart from the last checkpoint"
+_NORM_ELEMENTS = 2**16
 _CLIP_MARGIN = 1e-6
 """Added to the norm that a gradient is divided by, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
@@ -295,8 +296,12 @@ class IterationRunner:
         return pipeline.run(micro_batches, clock)
 
     def _square(self) -> float:
-        """Return the square of the norm of the shard's gradients."""
-        return float(torch.linalg.vector_norm(self._state.gradients, dtype=torch.float64).square())
+        """Return the square of the norm of the shard's gradients; in fp64, since squares overflow first."""
+        gradients = self._state.gradients
+        # On the CPU a norm in a wider dtype widens the whole tensor first: pieces that fit a cache take a sixth.
+        pieces = torch.split(gradients, _NORM_ELEMENTS) if gradients.device.type == "cpu" else (gradients,)
+        norms = torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces])
+        return float(norms.square().sum())
 
     def _sum(self, plan: Plan, computed: Computed, square: float) -> tuple[float, float]:
         """Sum losses and squares of gradients, return loss and norm; all ranks judge by the same sums."""
