@@ -27,7 +27,7 @@ def request(seed: int) -> PlanRequest:
             "profile": str(generator.choice(["llama-7b-a800-80g", "llama-13b-a800-80g", "llama-32b-a800-80g"])),
             "num_gpus": int(generator.choice([16, 32])),
             "lengths": lengths.tolist(),
-            "options": {"seed": seed, "deadline_ms": 400, "equal_micro_batch_counts": bool(seed % 5 == 0)},
+            "options": {"seed": seed, "deadline_ms": 100, "equal_micro_batch_counts": bool(seed % 5 == 0)},
         }
     )
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from worker_agent.demo.changing import ChangingRecord, ChangingRun, ReplicaRun
 from worker_agent.demo.corpus import Corpus
 from worker_agent.demo.outcome import FittedLayout, IterationRecord, Mode, Outcome
 
@@ -27,6 +28,46 @@ def make_record(mode: Mode, iteration: int, **changes: Any) -> IterationRecord:
         "gap": 0.001 if planned else 0.5,
     }
     return IterationRecord(**(content | changes))
+
+
+def make_replica(ranks: tuple[int, ...], num_tokens: int = 1234, **changes: Any) -> ReplicaRun:
+    content: dict[str, Any] = {
+        "tp": len(ranks),
+        "pp": 1,
+        "ranks": ranks,
+        "num_sequences": 3,
+        "num_tokens": num_tokens,
+        "num_micro_batches": 2,
+    }
+    return ReplicaRun(**(content | changes))
+
+
+def make_changing_record(iteration: int, **changes: Any) -> ChangingRecord:
+    content: dict[str, Any] = {
+        "iteration": iteration,
+        "strategy": "(2,1)x1,(1,1)x2",
+        "digest": f"sha256:{iteration}",
+        "replicas": (make_replica((0, 1), 2345), make_replica((2,)), make_replica((3,))),
+        "loss": 5.0 / (iteration + 1),
+        "reference_loss": 5.0 / (iteration + 1),
+        "num_sequences": 9,
+        "num_tokens": 4813,
+        "wall_ms": 500.0,
+        "propagation_ms": (10.0, 12.0, 80.0, 5.0),
+        "propagation_share": 0.02,
+        "planning_ms": 20.0,
+        "gap": 0.001,
+    }
+    return ChangingRecord(**(content | changes))
+
+
+def make_changing(*records: ChangingRecord) -> ChangingRun:
+    return ChangingRun(
+        profile_source="estimated, not measured <&>",
+        num_ranks=4,
+        max_length=1536,
+        records=records or (make_changing_record(0), make_changing_record(1)),
+    )
 
 
 def make_outcome(num_iterations: int = 8, **changes: Any) -> Outcome:
@@ -56,6 +97,7 @@ def make_outcome(num_iterations: int = 8, **changes: Any) -> Outcome:
         "records": tuple(
             make_record(mode, iteration) for iteration in range(num_iterations) for mode in ("plain", "planned")
         ),
+        "changing": make_changing(),
         "elapsed_s": 60.0,
     }
     return Outcome(**(content | changes))

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import signal
@@ -11,10 +12,14 @@ from typing import Any
 import httpx
 import pytest
 import typer
+from outcome_factory import make_changing, make_changing_record, make_outcome, make_record
 from typer.testing import CliRunner
 
+from planner_client.contract.strategy import parse_strategy
 from worker_agent.commands.demo import demo
+from worker_agent.demo import run
 from worker_agent.demo.corpus import draw_batches, read_corpus
+from worker_agent.demo.settings import STRATEGIES
 
 HYDRAULIS = [sys.executable, "-c", "from planner_client.main import main; main()"]
 SHORT = ["--sequences", "6", "--max-length", "1024", "--profile-packings", "8", "--profile-repeats", "1"]
@@ -99,6 +104,76 @@ def test_times_and_the_fit_are_measured(document: dict[str, Any]) -> None:
     assert profile["b_ms_per_token"] + profile["a_ms_per_token2"] > 0
     hidden = document["modes"]["planned"]["hidden_share"]
     assert 0 <= hidden <= 1
+
+
+def test_the_strategy_changes_every_iteration_and_every_rank_has_its_place(document: dict[str, Any]) -> None:
+    iterations = document["changing_strategies"]["iterations"]
+    assert [record["strategy"] for record in iterations] == list(STRATEGIES)
+    for record in iterations:
+        layouts = [
+            (group.tp, group.pp) for group in parse_strategy(record["strategy"]) for _ in range(group.num_replicas)
+        ]
+        assert sorted((replica["tp"], replica["pp"]) for replica in record["replicas"]) == sorted(layouts)
+        assert sorted(rank for replica in record["replicas"] for rank in replica["ranks"]) == [0, 1, 2, 3]
+
+
+def test_changing_strategies_train_on_whole_batches_of_the_same_text(document: dict[str, Any]) -> None:
+    lengths = read_corpus(1024).lengths
+    batches = draw_batches(len(lengths), num_batches=len(STRATEGIES), num_sequences=6, seed=5)
+    for record, batch in zip(document["changing_strategies"]["iterations"], batches, strict=True):
+        assert record["num_sequences"] == 6 == sum(replica["num_sequences"] for replica in record["replicas"])
+        assert sum(replica["num_tokens"] for replica in record["replicas"]) == record["num_tokens"]
+        assert record["num_tokens"] == sum(lengths[index] for index in batch)
+
+
+def test_the_loss_of_changing_strategies_is_that_of_one_process_alone(document: dict[str, Any]) -> None:
+    changing = document["changing_strategies"]
+    assert changing["losses_agree"] is True
+    for record in changing["iterations"]:
+        assert record["loss"] == pytest.approx(record["reference_loss"], rel=1e-5)
+    first, last = changing["iterations"][0], changing["iterations"][-1]
+    assert first["reference_loss"] == pytest.approx(math.log(256), rel=0.02)
+    assert last["reference_loss"] < first["reference_loss"] - 0.1
+    assert "estimated, not measured" in changing["profile_source"]
+
+
+def test_propagation_is_a_measured_part_of_each_iteration(document: dict[str, Any]) -> None:
+    for record in document["changing_strategies"]["iterations"]:
+        assert 0 < record["propagation_share"] < 1
+        assert len(record["propagation_ms"]) == 4
+        assert all(0 < propagated < record["wall_ms"] for propagated in record["propagation_ms"])
+
+
+def test_the_run_is_told_line_by_line(short_run: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    finished, _ = short_run
+    for strategy in STRATEGIES:
+        assert re.search(rf"^ +\d  {re.escape(strategy)} ", finished.stderr, re.MULTILINE)
+    assert "6 strategies in 6 iterations on 4 ranks: losses agree with one process alone" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"changing": make_changing(make_changing_record(0, loss=5.001))},
+            "the loss of changing strategies differs by up to 2.0e-04 from that of one process alone",
+        ),
+        (
+            {"records": (make_record("plain", 0, loss=2.0), make_record("planned", 0, loss=2.1))},
+            "the two modes' losses differ by up to 4.8e-02",
+        ),
+    ],
+)
+def test_losses_that_disagree_end_the_demo_with_the_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.setattr(run, "run_demo", lambda *_: make_outcome(**changes))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    app = typer.Typer()
+    app.command()(demo)
+    finished = CliRunner().invoke(app, ["--report", str(tmp_path / "report.html")])
+    assert finished.exit_code == 1
+    assert sentence in finished.stderr
 
 
 @pytest.mark.parametrize(

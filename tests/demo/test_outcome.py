@@ -4,7 +4,8 @@ import pytest
 from outcome_factory import make_outcome, make_record
 
 from planner_client.contract import LayoutCost, MicroBatchSample
-from worker_agent.demo.outcome import LOSS_TOLERANCE, figures, held_out_error_pct, hidden_share, predict_ms
+from worker_agent.demo.agreement import MODES_TOLERANCE
+from worker_agent.demo.outcome import figures, held_out_error_pct, hidden_share, predict_ms
 
 
 def test_the_iteration_time_of_the_planned_mode_includes_the_waits_and_the_plain_one_none() -> None:
@@ -35,7 +36,7 @@ def test_a_mode_without_iterations_has_no_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "agree"), [(2.0, True), (2.0 * (1 + LOSS_TOLERANCE / 2), True), (2.01, False), (math.nan, False)]
+    ("loss", "agree"), [(2.0, True), (2.0 * (1 + MODES_TOLERANCE / 2), True), (2.01, False), (math.nan, False)]
 )
 def test_losses_agree_only_within_the_tolerance(loss: float, agree: bool) -> None:  # noqa: FBT001 - a case's answer
     records = (make_record("plain", 0, loss=2.0), make_record("planned", 0, loss=loss))

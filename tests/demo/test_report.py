@@ -3,7 +3,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from outcome_factory import make_outcome, make_record
+from outcome_factory import make_changing, make_changing_record, make_outcome, make_record, make_replica
 
 from worker_agent.demo.charts import draw_charts
 from worker_agent.demo.report import render_report, write_report
@@ -14,6 +14,7 @@ CHARTS = {
     "predictions": ("predicted time (s)", "measured CPU time (s)", "predicted = measured"),
     "losses": ("loss (nats per token)", "iteration"),
     "planning": ("time (ms)", "iteration"),
+    "strategies": ("rank", "(2,1)", "2,345", "loss (nats per token)", "one process alone", "(1,1)x2"),
 }
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -116,6 +117,26 @@ def test_other_load_on_the_machine_is_said_where_there_was_some() -> None:
 def test_losses_that_disagree_are_said_to() -> None:
     records = (make_record("plain", 0, loss=2.0), make_record("planned", 0, loss=3.0))
     assert "losses DISAGREE" in render_report(make_outcome(records=records))
+
+
+def test_the_report_shows_what_every_iteration_of_changing_strategies_ran(report: str) -> None:
+    for text in ("(2,1)x1,(1,1)x2", "0-1: 2,345; 2: 1,234; 3: 1,234", "2.500000", "0.0e+00", "2.0 %"):
+        assert f"<td>{text}</td>" in report
+    assert "The costs planned by are estimated, not measured &lt;&amp;&gt;." in report
+
+
+def test_changing_strategies_whose_loss_is_another_are_said_to_disagree() -> None:
+    page = render_report(make_outcome(changing=make_changing(make_changing_record(0, loss=5.001))))
+    assert "changing strategies against one process: losses DISAGREE" in page
+    assert "Losses DISAGREE: largest relative difference 2.0e-04" in page
+
+
+def test_idle_replicas_and_those_with_a_gap_between_their_ranks_can_be_reported() -> None:
+    idle = make_replica((1,), 0, num_micro_batches=0, num_sequences=0)
+    record = make_changing_record(0, replicas=(make_replica((0, 2, 3)), idle))
+    outcome = make_outcome(changing=make_changing(record))
+    assert "<td>0,2-3: 1,234; 1: idle</td>" in render_report(outcome)
+    assert draw_charts(outcome)["strategies"].count("(3,1)") == 2
 
 
 def test_a_single_iteration_without_a_bound_can_be_reported(tmp_path: Path) -> None:

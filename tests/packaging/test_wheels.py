@@ -21,7 +21,7 @@ PARTS = {
         ["ortools", "fastapi", "sqlalchemy"],
         "profile",
     ),
-    "dev": (["planner_client.contract", "hypothesis"], ["torch", "ortools"], None),
+    "dev": (["planner_client.contract", "hypothesis"], ["torch", "ortools"], "plan"),
 }
 
 

@@ -1,1 +1,1 @@
-"""The demo: trains a small decoder on real text, plainly packed and planned, and reports what planning changed."""
+"""The demo: trains a small decoder on real text, plainly packed, planned and by changing strategies, and reports it."""

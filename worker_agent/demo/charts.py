@@ -1,55 +1,20 @@
-"""The report's charts as SVG whose colours are CSS variables, so that one drawing suits light and dark pages."""
+"""The report's charts, each drawn from the outcome of a run."""
 
-import io
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from worker_agent.demo.changing_charts import draw_strategies
+from worker_agent.demo.chart_style import INK, MUTED, PLAIN, PLAIN_SOFT, PLANNED, PLANNED_SOFT, as_svg
 from worker_agent.demo.outcome import MODES, IterationRecord, Mode, Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_CSS_COLOURS = {
-    "#010101": "var(--ink)",
-    "#020202": "var(--grid)",
-    "#030303": "var(--plain)",
-    "#040404": "var(--plain-soft)",
-    "#050505": "var(--planned)",
-    "#060606": "var(--planned-soft)",
-    "#070707": "var(--muted)",
-}
-"""matplotlib knows no CSS variables: it draws with these stand-ins, which are replaced in the finished SVG."""
-
-_INK, _GRID, _PLAIN, _PLAIN_SOFT, _PLANNED, _PLANNED_SOFT, _MUTED = _CSS_COLOURS
-_STRONG: dict[Mode, str] = {"plain": _PLAIN, "planned": _PLANNED}
-_SOFT: dict[Mode, str] = {"plain": _PLAIN_SOFT, "planned": _PLANNED_SOFT}
+_STRONG: dict[Mode, str] = {"plain": PLAIN, "planned": PLANNED}
+_SOFT: dict[Mode, str] = {"plain": PLAIN_SOFT, "planned": PLANNED_SOFT}
 _NAMES: dict[Mode, str] = {"plain": "plain loader", "planned": "planned"}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "hydraulis",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.titlecolor": _INK,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-}
 
 
 def draw_charts(outcome: Outcome) -> dict[str, str]:
@@ -67,40 +32,12 @@ def draw_charts(outcome: Outcome) -> dict[str, str]:
         "predictions": _draw_predictions,
         "losses": _draw_losses,
         "planning": _draw_planning,
+        "strategies": draw_strategies,
     }
-    heights = {"loads": 4.6}
+    heights = {"loads": 4.6, "strategies": 5.4}
     return {
-        name: _as_svg(name, partial(draw, outcome=outcome), heights.get(name, 3.6)) for name, draw in drawings.items()
+        name: as_svg(name, partial(draw, outcome=outcome), heights.get(name, 3.6)) for name, draw in drawings.items()
     }
-
-
-def _as_svg(name: str, draw: Callable[[Any], None], height: float) -> str:
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import, and only a report needs it
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(7.2, height), layout="constrained")
-        draw(figure)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    return _embeddable(written.getvalue(), name)
-
-
-def _embeddable(svg: str, name: str) -> str:
-    """Keep the ``<svg>`` element alone and make it live in an HTML page: own ids, CSS colours, no outside names."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<style type=\"text/css\">.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href=", "href=")
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
-    for stand_in, variable in _CSS_COLOURS.items():
-        svg = svg.replace(stand_in, variable)
-    return svg
 
 
 def _draw_loads(figure: "Figure", outcome: Outcome) -> None:
@@ -128,7 +65,7 @@ def _draw_lengths(figure: "Figure", outcome: Outcome) -> None:
     axes = figure.subplots()
     lengths = outcome.corpus.lengths
     edges = _log_edges(min(lengths), max(lengths), num_bins=24)
-    axes.hist(lengths, bins=edges, color=_PLANNED, rwidth=0.92)
+    axes.hist(lengths, bins=edges, color=PLANNED, rwidth=0.92)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -159,7 +96,7 @@ def _draw_predictions(figure: "Figure", outcome: Outcome) -> None:
             label=_NAMES[mode],
         )
         top = max(top, *(max(pair) for pair in pairs))
-    axes.axline((0, 0), slope=1, color=_MUTED, linewidth=1.2, linestyle="--", label="predicted = measured")
+    axes.axline((0, 0), slope=1, color=MUTED, linewidth=1.2, linestyle="--", label="predicted = measured")
     axes.set_xlim(0, top * 1.05)
     axes.set_ylim(0, top * 1.05)
     axes.set_title("Predicted against measured CPU time, each rank of each iteration", loc="left")
@@ -171,11 +108,11 @@ def _draw_predictions(figure: "Figure", outcome: Outcome) -> None:
 def _draw_losses(figure: "Figure", outcome: Outcome) -> None:
     axes = figure.subplots()
     plain, planned = (outcome.of_mode(mode) for mode in MODES)
-    axes.plot(_iterations(plain), [record.loss for record in plain], color=_PLAIN, linewidth=5, label=_NAMES["plain"])
+    axes.plot(_iterations(plain), [record.loss for record in plain], color=PLAIN, linewidth=5, label=_NAMES["plain"])
     axes.plot(
         _iterations(planned),
         [record.loss for record in planned],
-        color=_PLANNED,
+        color=PLANNED,
         linewidth=1.6,
         marker="D",
         markersize=4,
@@ -192,9 +129,9 @@ def _draw_planning(figure: "Figure", outcome: Outcome) -> None:
     planned = outcome.of_mode("planned")
     steps = _iterations(planned)
     series: Sequence[tuple[str, str, str, Callable[[IterationRecord], float]]] = (
-        ("iteration", _INK, "s", lambda record: record.wall_ms),
-        ("plan fetched (planner and transport)", _PLANNED, "D", lambda record: record.fetch_ms),
-        ("planner's own time", _PLANNED_SOFT, "o", lambda record: record.planning_ms),
+        ("iteration", INK, "s", lambda record: record.wall_ms),
+        ("plan fetched (planner and transport)", PLANNED, "D", lambda record: record.fetch_ms),
+        ("planner's own time", PLANNED_SOFT, "o", lambda record: record.planning_ms),
     )
     for label, colour, marker, value in series:
         axes.plot(steps, [value(record) for record in planned], color=colour, marker=marker, markersize=5, label=label)
@@ -204,7 +141,7 @@ def _draw_planning(figure: "Figure", outcome: Outcome) -> None:
         [waited for _, waited in waits],
         marker="x",
         s=60,
-        color=_PLAIN,
+        color=PLAIN,
         label="waited for a plan (1 ms or more)",
         zorder=3,
     )

@@ -1,12 +1,13 @@
 """What a demo run measured, and the figures drawn from it. Pure: no I/O, no torch."""
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from planner_client.contract import LayoutCost, MicroBatchSample
+from worker_agent.demo.agreement import MODES_TOLERANCE, relative_difference
+from worker_agent.demo.changing import ChangingRun
 from worker_agent.demo.corpus import Corpus
 
 Mode = Literal["plain", "planned"]
@@ -14,9 +15,6 @@ MODES: tuple[Mode, Mode] = ("plain", "planned")
 
 QUIET_CPU_SHARE = 0.9
 """Ranks that had a core for less of their compute time than this shared it with other work."""
-
-LOSS_TOLERANCE = 1e-3
-"""Largest relative difference of the two modes' losses: fp32 sums in another order, fed through an optimizer."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,21 @@ class FittedLayout:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything a demo run has to tell."""
+    """Everything a demo run has to tell.
+
+    Attributes
+    ----------
+    records
+        The first part's iterations, of both modes.
+    changing
+        The second part, whose strategy changes with every iteration.
+    """
 
     settings: dict[str, Any]
     corpus: Corpus
     profile: FittedLayout
     records: tuple[IterationRecord, ...]
+    changing: ChangingRun
     elapsed_s: float
 
     def of_mode(self, mode: Mode) -> list[IterationRecord]:
@@ -142,7 +149,7 @@ class Outcome:
     @property
     def losses_agree(self) -> bool:
         """Whether the loss did not depend on the plan, within fp32."""
-        return self.loss_difference <= LOSS_TOLERANCE
+        return self.loss_difference <= MODES_TOLERANCE
 
     @property
     def speed_up(self) -> float:
@@ -189,16 +196,9 @@ class Outcome:
             "loss_difference": self.loss_difference,
             "losses_agree": self.losses_agree,
             "iterations": [asdict(record) for record in self.records],
+            "changing_strategies": self.changing.as_document(),
             "elapsed_s": self.elapsed_s,
         }
-
-
-def relative_difference(one: float, other: float) -> float:
-    """Return ``|one - other|`` over the larger magnitude; infinite where either is not a number."""
-    if not (math.isfinite(one) and math.isfinite(other)):
-        return math.inf
-    scale = max(abs(one), abs(other))
-    return abs(one - other) / scale if scale else 0.0
 
 
 def figures(records: Sequence[IterationRecord]) -> ModeFigures:

@@ -6,6 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from worker_agent.demo.changing import ChangingRecord, ChangingRun
+from worker_agent.demo.changing_table import changing_row
 from worker_agent.demo.figures_table import figure_rows, verdict
 from worker_agent.demo.outcome import FittedLayout, IterationRecord, Mode, Outcome
 from worker_agent.step_bar import StepBar, step_bar
@@ -13,6 +15,9 @@ from worker_agent.step_bar import StepBar, step_bar
 _HEADING = """\
   iter  loss (nats)      iteration (s)   slowest/mean rank  planning (ms)
           plain planned   plain planned    plain planned    itself  waited"""
+
+_CHANGING_HEADING = """\
+  iter  strategy         loss      alone     difference  propagation  ranks: tokens"""
 
 
 class DemoDisplay:
@@ -63,6 +68,13 @@ class DemoDisplay:
         )
         return True
 
+    def show_changing(self, record: ChangingRecord) -> None:
+        """Write the line of an iteration of the second part, below a heading if it is the first."""
+        if record.iteration == 0:
+            self.say(_CHANGING_HEADING)
+        iteration, strategy, tokens, loss, alone, difference, propagation = changing_row(record)
+        self.say(f"{iteration:>6}  {strategy:15}  {loss}  {alone}  {difference:>10}  {propagation:>11}  {tokens}")
+
     def show_outcome(self, outcome: Outcome, report: Path) -> None:
         """Write the table of figures, the verdict and where the report is."""
         table = Table(title="Planned against plainly packed training", title_justify="left")
@@ -78,4 +90,14 @@ class DemoDisplay:
             f"losses {'agree' if outcome.losses_agree else 'DISAGREE'}: largest relative difference "
             f"{outcome.loss_difference:.1e}"
         )
+        self.say(_strategies_told(outcome.changing))
         self.say(f"took {outcome.elapsed_s:.0f} s; report: {report}")
+
+
+def _strategies_told(changing: ChangingRun) -> str:
+    strategies = {record.strategy for record in changing.records}
+    return (
+        f"{len(strategies)} strategies in {len(changing.records)} iterations on {changing.num_ranks} ranks: losses "
+        f"{'agree with' if changing.losses_agree else 'DISAGREE with'} one process alone, largest relative difference "
+        f"{changing.loss_difference:.1e}"
+    )

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from worker_agent.demo.agreement import CHANGING_TOLERANCE, MODES_TOLERANCE
+from worker_agent.demo.changing_table import CHANGING_HEADING, changing_rows
 from worker_agent.demo.charts import draw_charts
 from worker_agent.demo.figures_table import figure_rows, verdict
-from worker_agent.demo.outcome import LOSS_TOLERANCE, Outcome
+from worker_agent.demo.outcome import Outcome
 
 _CAPTIONS = {
     "loads": "An iteration lasts as long as its slowest rank. A plain loader deals sequences out in turn; planning "
@@ -17,6 +19,8 @@ _CAPTIONS = {
     "losses": "Both modes start from the same weights and see the same global batches.",
     "planning": "The next plan is fetched while the current iteration computes. The first one has nothing to hide "
     "behind.",
+    "strategies": "Blue replicas share each micro-batch between their ranks, by tensor or pipeline parallelism; orange "
+    "ones have a rank to themselves. Below, the loss, and that of one process alone on the same batches.",
 }
 
 _STYLE = """
@@ -52,10 +56,12 @@ code { font-family: ui-monospace, monospace; font-size: .9em; }
 
 def render_report(outcome: Outcome) -> str:
     """Return the report of a run as one self-contained HTML page."""
-    charts = "\n".join(
-        f'<figure id="{name}">{svg}<figcaption>{escape(_CAPTIONS[name])}</figcaption></figure>'
+    charts = {
+        name: f'<figure id="{name}">{svg}<figcaption>{escape(_CAPTIONS[name])}</figcaption></figure>'
         for name, svg in draw_charts(outcome).items()
-    )
+    }
+    changing_chart = charts.pop("strategies")
+    first_charts = "\n".join(charts.values())
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -76,7 +82,13 @@ def render_report(outcome: Outcome) -> str:
 <p class="muted">Times are means over the iterations. The two modes took turns, so that both met the same other load;
 the planned iteration time includes every wait for a plan.</p>
 <h2>Charts</h2>
-{charts}
+{first_charts}
+<h2>Another strategy every iteration</h2>
+<p>{escape(_what_changed(outcome))}</p>
+{changing_chart}
+<div class="table">{_table(CHANGING_HEADING, changing_rows(outcome.changing))}</div>
+<p class="muted">Propagation: what moving parameters and gradients between the optimizer's shards and the iteration's
+layout added to the iteration, on the rank that computed longest.</p>
 <h2>Cost model of this machine</h2>
 <p>{escape(_cost_model(outcome))}</p>
 <div class="table">{_table(("coefficient", "value"), _coefficients(outcome))}</div>
@@ -110,16 +122,34 @@ def _what_ran(outcome: Outcome) -> str:
     )
 
 
+def _what_changed(outcome: Outcome) -> str:
+    changing = outcome.changing
+    return (
+        f"The same text again, in sequences of up to {changing.max_length:,} tokens and on {changing.num_ranks} ranks: "
+        "each iteration runs by a plan for another strategy. Master weights and Adam's moments stay where they are; "
+        "parameters travel from them to the layout that computes, and gradients back. Beside it one process alone "
+        "trains the same decoder on the same batches, one sequence at a time, without plans, shards or collectives. "
+        f"Losses {'agree' if changing.losses_agree else 'DISAGREE'}: largest relative difference "
+        f"{changing.loss_difference:.1e}. The costs planned by are {changing.profile_source}."
+    )
+
+
 def _tiles(outcome: Outcome) -> str:
-    agree = outcome.losses_agree
+    agree, changing_agree = outcome.losses_agree, outcome.changing.losses_agree
     tiles = (
         (f"{outcome.speed_up:.2f}x", "iteration time, plain over planned, waits for plans included", ""),
         (f"{outcome.cpu_speed_up:.2f}x", "CPU time of the slowest rank, plain over planned", ""),
         (f"{outcome.profile.held_out_median_abs_pct_error:.1f} %", "median error of the fit on held-out samples", ""),
         (
             f"{outcome.loss_difference:.1e}",
-            f"largest relative loss difference: losses {'agree' if agree else 'DISAGREE'} (limit {LOSS_TOLERANCE:g})",
+            f"largest relative loss difference: losses {'agree' if agree else 'DISAGREE'} (limit {MODES_TOLERANCE:g})",
             "good" if agree else "bad",
+        ),
+        (
+            f"{outcome.changing.loss_difference:.1e}",
+            f"changing strategies against one process: losses {'agree' if changing_agree else 'DISAGREE'} "
+            f"(limit {CHANGING_TOLERANCE:g})",
+            "good" if changing_agree else "bad",
         ),
     )
     inner = "".join(
@@ -150,7 +180,11 @@ def _coefficients(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _settings(outcome: Outcome) -> list[tuple[str, str]]:
-    return [(name.replace("_", " "), str(value)) for name, value in outcome.settings.items()]
+    return [(name.replace("_", " "), _setting(value)) for name, value in outcome.settings.items()]
+
+
+def _setting(value: object) -> str:
+    return "; ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

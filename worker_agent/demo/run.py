@@ -6,6 +6,8 @@ from pathlib import Path
 
 from planner_client.client import PlannerClient
 from planner_client.contract import Profile
+from worker_agent.demo.changing import ChangingRecord, ChangingRun, changing_max_length, estimated_profile
+from worker_agent.demo.changing_training import ChangingJob, train_changing_rank
 from worker_agent.demo.corpus import Corpus, read_corpus
 from worker_agent.demo.outcome import FittedLayout, IterationRecord, Outcome, held_out_error_pct
 from worker_agent.demo.progress import DemoDisplay
@@ -58,20 +60,22 @@ def run_demo(settings: DemoSettings, corpus: Corpus, display: DemoDisplay) -> Ou
         display.say("starting the planner ...")
         with running_service(Path(directory) / "planner.sqlite3") as planner_url:
             display.say(f"planner listens on {planner_url}")
-            fit = _profile(settings, planner_url, display)
+            profile, fit = _profile(settings, planner_url, display)
             records = _train(settings, corpus, planner_url, display)
+            changing = _train_changing(settings, corpus, planner_url, profile, display)
     outcome = Outcome(
         settings=settings.as_values(),
         corpus=corpus,
         profile=fit,
         records=tuple(records),
+        changing=changing,
         elapsed_s=time.monotonic() - started,
     )
     write_report(outcome, settings.report)
     return outcome
 
 
-def _profile(settings: DemoSettings, planner_url: str, display: DemoDisplay) -> FittedLayout:
+def _profile(settings: DemoSettings, planner_url: str, display: DemoDisplay) -> tuple[Profile, FittedLayout]:
     """Measure this machine, let the service fit its cost model, and check that on samples it never saw."""
     display.say(f"profiling this machine with {settings.num_ranks} processes at once ...")
     to_measure = ProfilingSettings(
@@ -96,7 +100,7 @@ def _profile(settings: DemoSettings, planner_url: str, display: DemoDisplay) -> 
         profile = client.register_profile(to_fit)
     fit = _fitted(profile, held_out_error_pct(profile.layouts[0], held_out), len(held_out), settings.max_length)
     display.show_fit(fit)
-    return fit
+    return profile, fit
 
 
 def _fitted(profile: Profile, held_out_pct: float, num_held_out: int, max_tokens: int) -> FittedLayout:
@@ -139,3 +143,35 @@ def _train(settings: DemoSettings, corpus: Corpus, planner_url: str, display: De
             on_event=show,
         )
     return records
+
+
+def _train_changing(
+    settings: DemoSettings, corpus: Corpus, planner_url: str, measured: Profile, display: DemoDisplay
+) -> ChangingRun:
+    num_iterations = len(settings.strategies)
+    display.say(
+        f"training {num_iterations} iterations on {settings.changing_ranks} ranks, each by another strategy, and the "
+        "same batches by one process alone; what the layouts cost is estimated from (1,1) ..."
+    )
+    profile = estimated_profile(measured, settings)
+    records: list[ChangingRecord] = []
+    with display.bar("iterations", num_iterations) as bar:
+
+        def show(record: ChangingRecord) -> None:
+            records.append(record)
+            display.show_changing(record)
+            bar.advance()
+
+        run_on_local_ranks(
+            train_changing_rank,
+            ChangingJob(settings, corpus, planner_url, profile),
+            num_ranks=settings.changing_ranks,
+            timeout_s=_START_TIMEOUT_S + num_iterations * _ITERATION_TIMEOUT_S,
+            on_event=show,
+        )
+    return ChangingRun(
+        profile_source=profile.source,
+        num_ranks=settings.changing_ranks,
+        max_length=changing_max_length(settings),
+        records=tuple(records),
+    )

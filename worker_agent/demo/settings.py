@@ -6,6 +6,16 @@ from pathlib import Path
 from typing import Any
 
 PROFILE_NAME = "demo"
+STRATEGIES = (
+    "(2,1)x1,(1,1)x2",
+    "(1,2)x2",
+    "(2,2)x1",
+    "(1,3)x1,(1,1)x1",
+    "(4,1)x1",
+    "(1,1)x4",
+)
+"""One for each iteration of the second part: tensor parallel, pipeline parallel, both, and unlike replicas together."""
+
 _SHORTEST_MAX_LENGTH_TOKENS = 256
 
 
@@ -13,8 +23,11 @@ _SHORTEST_MAX_LENGTH_TOKENS = 256
 class DemoSettings:
     """Settings of one run.
 
-    The decoder is narrow, so that attention's quadratic part outweighs the linear one from about 1500 tokens on, as
-    it does in large models from some tens of thousands of tokens on.
+    A run has two parts: plainly packed against planned training on replicas of one rank each, then training whose
+    strategy changes with every iteration. Their decoders differ, since layouts need heads and layers to share.
+
+    The decoder of the first part is narrow, so that attention's quadratic part outweighs the linear one from about
+    1500 tokens on, as it does in large models from some tens of thousands of tokens on.
 
     Attributes
     ----------
@@ -34,13 +47,21 @@ class DemoSettings:
         Training processes, one thread each.
     hidden_size, num_layers, num_heads
         Shape of the decoder.
-    learning_rate
-        AdamW's.
+    learning_rate, changing_learning_rate
+        AdamW's, in the first and in the second part.
     deadline_ms
         The planner's deadline for each plan.
     target_gap
         The planner stops at this gap: finer than the cost model predicts, and soon enough to leave the two cores,
         which it shares with training here, to training.
+    strategies
+        Of the second part, one for each of its iterations; all of ``changing_ranks`` ranks.
+    changing_ranks
+        Training processes of the second part, one thread each.
+    changing_layers, changing_heads
+        Shape of the second part's decoder, as wide as the first one's.
+    changing_max_length
+        Longest sequence of the second part (tokens), where ``max_length`` is not lower.
 
     Raises
     ------
@@ -62,6 +83,12 @@ class DemoSettings:
     learning_rate: float = 3e-3
     deadline_ms: int = 1000
     target_gap: float = 0.01
+    strategies: tuple[str, ...] = STRATEGIES
+    changing_ranks: int = 4
+    changing_layers: int = 4
+    changing_heads: int = 4
+    changing_max_length: int = 1536
+    changing_learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
         limits = {

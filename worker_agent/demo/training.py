@@ -90,9 +90,9 @@ def train_rank(rank: int, num_ranks: int, job: TrainingJob, emit: Emit) -> None:
     with ExitStack() as stack:
         prefetchers = _prefetchers(job, batches, stack) if rank == DECIDER else None
         for iteration, batch in enumerate(batches):
-            held = _token_ids(job.corpus, held_by(batch, rank, num_ranks))
+            held = token_ids(job.corpus, held_by(batch, rank, num_ranks))
             for mode in MODES if iteration % 2 == 0 else reversed(MODES):
-                fetched, plan = _next_plan(prefetchers, mode, iteration)
+                fetched, plan = next_plan(prefetchers[mode] if prefetchers else None, iteration)
                 if prefetchers and mode == "planned" and iteration + 1 < len(batches):
                     prefetchers[mode].start(iteration + 1)
                 result = runners[mode].run(plan, held)
@@ -119,14 +119,23 @@ def _prefetchers(job: TrainingJob, batches: list[list[int]], stack: ExitStack) -
     return {mode: stack.enter_context(PlanPrefetcher(fetcher(mode))) for mode in MODES}
 
 
-def _next_plan(
-    prefetchers: dict[Mode, PlanPrefetcher] | None, mode: Mode, iteration: int
-) -> tuple[FetchedPlan | None, Plan]:
-    """Give every rank the plan that the deciding rank fetched, or the same fault."""
-    if prefetchers is None:
+def next_plan(prefetcher: PlanPrefetcher | None, iteration: int) -> tuple[FetchedPlan | None, Plan]:
+    """Give every rank the plan that the deciding rank fetched, or the same fault; a collective that every rank calls.
+
+    Parameters
+    ----------
+    prefetcher
+        On the deciding rank, what fetches the plan; None on the others.
+
+    Raises
+    ------
+    worker_agent.executor.faults.PlanningFailed
+        On every rank, if the deciding rank has no plan.
+    """
+    if prefetcher is None:
         return None, share_plan()
     try:
-        fetched = prefetchers[mode].take(iteration)
+        fetched = prefetcher.take(iteration)
     except Exception as fault:  # noqa: BLE001 - whatever kept the plan away is every rank's fault, not this one's alone
         return None, share_plan(fault)
     return fetched, share_plan(fetched.plan)
@@ -158,6 +167,6 @@ def _record(
     )
 
 
-def _token_ids(corpus: Corpus, indices: list[int]) -> list[Tensor]:
-    """Return the token ids of sequences, each of shape (length,), int64."""
+def token_ids(corpus: Corpus, indices: list[int]) -> list[Tensor]:
+    """Return the token ids of some of the corpus's sequences, each of shape (length,), int64."""
     return [torch.tensor(list(corpus.sequences[index]), dtype=torch.int64) for index in indices]
