@@ -10,7 +10,8 @@ from planner_service.core.bounds import CapacityClass, Fleet, Weights, capacity_
 from planner_service.core.length_table import LengthTable
 from planner_service.core.problem import ReplicaKind
 
-LP_TIME_LIMIT_MS = 2000
+LP_TIME_LIMIT_MS = 60_000
+"""Only a guard: programs take milliseconds, and one that a starved machine cut short would change the plan."""
 
 LP_COLUMNS = 24
 """Groups of neighbouring lengths in the linear program; its duals are proofs whatever the grouping."""
