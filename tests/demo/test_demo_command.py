@@ -23,9 +23,11 @@ from worker_agent.demo.settings import STRATEGIES
 
 HYDRAULIS = [sys.executable, "-c", "from planner_client.main import main; main()"]
 SHORT = ["--sequences", "6", "--max-length", "1024", "--profile-packings", "8", "--profile-repeats", "1"]
+pytestmark = pytest.mark.timeout(400)
+"""A run starts seven processes that import torch, which takes a busy machine a while."""
 
 
-def run_demo(directory: Path, *options: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:
+def run_demo(directory: Path, *options: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*HYDRAULIS, "demo", *options], cwd=directory, capture_output=True, text=True, timeout=timeout, check=False
     )
