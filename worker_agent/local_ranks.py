@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import queue
+import signal
 import socket
 import tempfile
 import threading
@@ -97,7 +98,10 @@ def run_on_local_ranks(  # noqa: PLR0913 - what to run, where, and three limits 
     ------
     RanksFailed
         If a rank raises, dies or the limit passes; every rank has ended by then.
+    ValueError
+        If a limit is not a number of seconds above 0, or there is no rank.
     """
+    _check_limits(num_ranks, {"timeout_s": timeout_s, "collective_timeout_s": collective_timeout_s})
     from torch.multiprocessing.spawn import spawn  # noqa: PLC0415 - torch takes seconds to import and most commands need none
 
     inbox: Queue[Any] = multiprocessing.get_context("spawn").Queue()
@@ -193,12 +197,12 @@ def _collect(
         elif isinstance(message, _Result):
             results[message.rank] = message.value
         elif isinstance(message, _Fault):
-            raise _failure(message, inbox)
+            raise _failure(message, inbox, context)
     return [results[rank] for rank in range(num_ranks)]
 
 
-def _failure(first: _Fault, inbox: "Queue[Any]") -> RanksFailed:
-    """Hear the other ranks out for a moment: a peer's lost connection is rarely the cause, so name what is not."""
+def _failure(first: _Fault, inbox: "Queue[Any]", context: "ProcessContext") -> RanksFailed:
+    """Hear the other ranks out for a moment, then name the cause: a rank that died, or a fault that is no lost peer."""
     faults = {first.rank: first}
     ends_at = time.monotonic() + _FAULT_GRACE_S
     while (left := ends_at - time.monotonic()) > 0:
@@ -208,12 +212,38 @@ def _failure(first: _Fault, inbox: "Queue[Any]") -> RanksFailed:
             break
         if isinstance(message, _Fault):
             faults[message.rank] = message
+    messages = {rank: fault.message for rank, fault in sorted(faults.items())}
+    dead = [
+        f"rank {rank} {_how_it_died(process.exitcode)}"
+        for rank, process in enumerate(context.processes)
+        if rank not in faults and process is not None and process.exitcode not in (None, 0)
+    ]
+    if dead:
+        survivors = "; ".join(f"rank {rank}: {message}" for rank, message in messages.items())
+        return RanksFailed(f"{'; '.join(dead)}; of the others: {survivors}", messages)
     causes = [fault for fault in faults.values() if not any(sign in fault.message for sign in _LOST_PEER_SIGNS)]
     cause = (causes or [first])[0]
-    messages = {rank: fault.message for rank, fault in sorted(faults.items())}
     failure = RanksFailed(f"rank {cause.rank} failed: {cause.message}", messages)
     failure.add_note(f"on rank {cause.rank}:\n{cause.trace}")
     return failure
+
+
+def _how_it_died(exit_code: int | None) -> str:
+    """Say how a process ended that left no message."""
+    if exit_code is not None and exit_code < 0:
+        number = -exit_code
+        name = next((f" ({one.name})" for one in signal.Signals if one == number), "")
+        return f"was killed by signal {number}{name}; the machine may have run out of memory"
+    return f"died with exit code {exit_code} and left no message"
+
+
+def _check_limits(num_ranks: int, limits_s: dict[str, float]) -> None:
+    if num_ranks < 1:
+        raise ValueError(f"num_ranks is {num_ranks}; give 1 or more")
+    for name, value in limits_s.items():
+        # Written so that it refuses what is not a number, too.
+        if not 0 < value <= threading.TIMEOUT_MAX:
+            raise ValueError(f"{name} is {value}; give more than 0 s and at most {threading.TIMEOUT_MAX:.0f} s")
 
 
 def _check_alive(context: "ProcessContext", results: dict[int, Any], ended: set[int]) -> None:
@@ -224,11 +254,7 @@ def _check_alive(context: "ProcessContext", results: dict[int, Any], ended: set[
                 raise RanksFailed(f"rank {rank} ended without a result, or with one that cannot be pickled", {})
             ended.add(rank)
         if rank not in results and process is not None and process.exitcode not in (None, 0):
-            raise RanksFailed(
-                f"rank {rank} died with exit code {process.exitcode} and left no message; "
-                "if it was killed, the machine may have run out of memory",
-                {},
-            )
+            raise RanksFailed(f"rank {rank} {_how_it_died(process.exitcode)}", {})
 
 
 def _stop(context: "ProcessContext") -> None:

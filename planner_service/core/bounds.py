@@ -39,6 +39,9 @@ RELATIVE_TOLERANCE = 1e-9
 LEAST_CAPACITY = 1e-30
 """Capacities below this (ms) count as none; costs below 1e-20 ms are taken for 0 where profiles are read."""
 
+FIRST_GROWTH = 1 / 64
+"""First step above a floor, as a share of it; each next one is twice as large, up to doubling. Floors are near."""
+
 COARSE_TOLERANCE = 1e-5
 """Bisection stops here where the best of several bounds is bisected anew."""
 
@@ -99,7 +102,7 @@ def capacity_ms(  # noqa: PLR0913, PLR0917 - the formula's own symbols
 def _least_time(
     enough: Callable[[float], bool], floor_ms: float, tolerance: float, upper_ms: float = math.inf
 ) -> float:
-    """Largest time shown to be too short, by doubling and bisection; ``enough`` must be monotone in time.
+    """Largest time shown to be too short, by growing steps and bisection; ``enough`` must be monotone in time.
 
     Times over ``upper_ms`` are not looked at: a bound that reaches it is as good as any.
     """
@@ -108,8 +111,10 @@ def _least_time(
     if not enough(high):
         if upper_ms < math.inf and upper_ms > high and not enough(upper_ms):
             return upper_ms * (1 - RELATIVE_TOLERANCE)
+        growth = FIRST_GROWTH
         while high < upper_ms and not enough(high):
-            low, high = high, min(high * 2, upper_ms)
+            low, high = high, min(high * (1 + growth), upper_ms)
+            growth = min(2 * growth, 1.0)
         while high - low > tolerance * high:
             middle = 0.5 * (low + high)
             if enough(middle):
@@ -119,10 +124,13 @@ def _least_time(
     return low * (1 - RELATIVE_TOLERANCE)
 
 
-def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequence[float] = SHARES) -> float:
+def all_strategies_bound(
+    table: LengthTable, pools: Sequence[Pool], shares: Sequence[float] = SHARES, known_ms: float = 0.0
+) -> float:
     """Lower bound in ms on the makespan of every strategy of the pools' GPUs made of the table's kinds.
 
-    Every length must fit some kind. The best of several shares is returned; each is a proof by itself.
+    Every length must fit some kind. The best of several shares is returned, or ``known_ms``, a bound that is proven
+    already, if that is higher; each is a proof by itself.
     """
     if not len(table.lengths):
         return 0.0
@@ -130,7 +138,7 @@ def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequ
     gpus = np.array([kind.num_ranks for kind in table.kinds], float)
     token_ms = np.array([kind.c / kind.max_tokens for kind in table.kinds])
 
-    def bound(share: float, tolerance: float) -> float:
+    def bound(share: float, floor_ms: float, tolerance: float) -> float:
         charged = gpus[:, None] * (table.work_ms + share * token_ms[:, None] * table.lengths)
 
         def enough(time_ms: float) -> bool:
@@ -144,10 +152,15 @@ def all_strategies_bound(table: LengthTable, pools: Sequence[Pool], shares: Sequ
             per_sequence = np.where(usable, charged / np.maximum(capacity, LEAST_CAPACITY)[:, None], np.inf).min(axis=0)
             return bool(per_sequence @ table.counts <= num_gpus)
 
-        return _least_time(enough, table.floor_ms, tolerance)
+        return _least_time(enough, floor_ms, tolerance)
 
-    best = max(shares, key=lambda share: bound(share, COARSE_TOLERANCE))
-    return bound(best, RELATIVE_TOLERANCE)
+    best, best_ms = shares[0], max(table.floor_ms, known_ms)
+    for share in shares:
+        # What proves no more than another share is found out by one look.
+        found = bound(share, best_ms, COARSE_TOLERANCE)
+        if found > best_ms:
+            best, best_ms = share, found
+    return max(best_ms, bound(best, best_ms, RELATIVE_TOLERANCE))
 
 
 @dataclass(frozen=True)
@@ -225,14 +238,19 @@ class Weights:
     token: tuple[float, ...]
 
 
-def bound_with_weights(
+def bound_with_weights(  # noqa: PLR0913, PLR0917 - what proves, and how far to look
     fleet: Fleet,
     table: LengthTable,
     weights: Weights,
     tolerance: float = RELATIVE_TOLERANCE,
     upper_ms: float = math.inf,
+    known_ms: float = 0.0,
 ) -> float:
-    """Lower bound in ms on the makespan of a fleet that these weights prove; the table's rows are its kinds."""
+    """Lower bound in ms on the makespan of a fleet that these weights prove; the table's rows are its kinds.
+
+    ``known_ms`` is a bound proven otherwise: weights that prove no more are not looked at any closer, and what is
+    returned is then it.
+    """
     groups = np.array([entry.group for entry in weights.classes])
     work, token = np.array(weights.work), np.array(weights.token)
     per_class = work[:, None] * table.work_ms[groups] + token[:, None] * table.lengths
@@ -258,7 +276,8 @@ def bound_with_weights(
             best[entry.group] = max(best[entry.group], capacity)
         return bool(least @ table.counts <= fleet.capacity(best))
 
-    return _least_time(enough, table.floor_ms, tolerance, upper_ms)
+    floor_ms = max(table.floor_ms, known_ms)
+    return max(floor_ms, _least_time(enough, floor_ms, tolerance, upper_ms))
 
 
 def _uniform_weights(fleet: Fleet, weight: Sequence[float], share: float) -> Weights:
@@ -289,11 +308,12 @@ def quick_strategy_bound(
     fleet = Fleet.of_strategy(strategy)
     by_ranks = [float(kind.num_ranks) for kind in fleet.kinds]
     guesses = [evened] if len(fleet.kinds) == 1 else [evened, by_ranks]
-    return max(
-        bound_with_weights(fleet, table, _uniform_weights(fleet, weight, share), tolerance, upper_ms)
-        for weight in guesses
-        for share in shares
-    )
+    best_ms = 0.0
+    for weight in guesses:
+        for share in shares:
+            weights = _uniform_weights(fleet, weight, share)
+            best_ms = bound_with_weights(fleet, table, weights, tolerance, upper_ms, best_ms)
+    return best_ms
 
 
 def capacity_classes(
@@ -391,7 +411,7 @@ class _Raising:
         weights = self._choose(self._fleet, self._table, classes, time_ms)
         if weights is None:
             return False
-        value = bound_with_weights(self._fleet, self._table, weights, COARSE_TOLERANCE)
+        value = bound_with_weights(self._fleet, self._table, weights, COARSE_TOLERANCE, known_ms=self.bound_ms)
         gained = value > self.bound_ms * (1 + GAINED)
         if value > self.bound_ms:
             self.bound_ms, self._weights = value, weights
@@ -401,7 +421,7 @@ class _Raising:
         """Return the bound without what coarse bisection left."""
         if self._weights is None:
             return self.bound_ms
-        return max(self.bound_ms, bound_with_weights(self._fleet, self._table, self._weights))
+        return bound_with_weights(self._fleet, self._table, self._weights, known_ms=self.bound_ms)
 
 
 def strategy_bound(strategy: Strategy, table: LengthTable, choose: ChooseWeights, enough_ms: float = math.inf) -> float:

@@ -238,7 +238,7 @@ class Search:
             candidates.append(found)
             if len(candidates) == 1:
                 report(found)
-                self.all_ms = max(self.all_ms, all_strategies_bound(self.table, self.problem.pools))
+                self.all_ms = all_strategies_bound(self.table, self.problem.pools, known_ms=self.all_ms)
             best = min(best, found.dispatched.makespan_ms)
         return sorted(candidates, key=lambda found: (found.dispatched.makespan_ms, str(found.strategy)))
 
@@ -306,11 +306,14 @@ class Search:
                 best = found
         return replace(candidate, dispatched=best)
 
+    def is_unsettled(self, candidate: Candidate) -> bool:
+        """Whether a better plan than the candidate's is worth a long search."""
+        return candidate.dispatched.makespan_ms > self.target_ms(candidate)
+
     def improve_by_cp_sat(self, candidate: Candidate, deterministic_s: float) -> Candidate:
         """Search with CP-SAT from the candidate as hint: the joint model where it is small, else dispatch."""
         dispatched, work = candidate.dispatched, self.work(candidate.strategy)
-        makespan_ms = candidate.dispatched.makespan_ms
-        if makespan_ms <= self.target_ms(candidate) or makespan_ms > MAX_MODEL_MS or not self.may_go_on():
+        if not self.is_unsettled(candidate) or dispatched.makespan_ms > MAX_MODEL_MS or not self.may_go_on():
             return candidate
         limits = Limits(deterministic_s, self.effort.remaining_ms() / 1000, self.problem.options.seed)
         if self.rules.is_free and joint_size(dispatched, work.items) <= MAX_JOINT_VARIABLES:

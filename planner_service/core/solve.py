@@ -32,7 +32,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     effort
         How hard to search.
     on_incumbent
-        Called with the first solution and with each better one that follows a phase of the search.
+        Called with the first solution, unless it is early yet, and with each better one that a long phase follows.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
     search = Search(problem, screened, effort)
 
     def report(candidate: Candidate) -> None:
-        if on_incumbent is not None:
+        if on_incumbent is not None and not effort.is_early():
             on_incumbent(search.solution(candidate))
 
     strategies = screened.usable or homogeneous(problem, screened)
@@ -58,7 +58,8 @@ def solve(problem: Problem, effort: Effort, on_incumbent: Callable[[Solution], N
         candidates = search.balanced(candidates)
         candidates = _with_best_homogeneous(search, candidates, report)
     contenders = _improved(search, candidates)
-    report(contenders[0])
+    if search.is_unsettled(contenders[0]) and on_incumbent is not None:
+        on_incumbent(search.solution(contenders[0]))
     return search.solution(search.ordered_well(_polish(search, contenders)))
 
 

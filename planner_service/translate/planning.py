@@ -14,9 +14,12 @@ from planner_service.translate.problems import problem_of
 DETERMINISTIC_SHARE = 0.15
 """CP-SAT's deterministic budget, in its own seconds for each second of deadline."""
 
-RESERVE_SHARE = 0.05
+RESERVE_SHARE = 0.08
 """Share of the deadline kept for ordering, placing and validating once the search has stopped; the search keeps more
 where there are many micro-batches."""
+
+EARLY_SHARE = 0.05
+"""Share of the deadline in which plans are not reported: most requests are done by then, and reporting costs time."""
 
 
 def plan_request(
@@ -50,6 +53,7 @@ def plan_request(
     effort = Effort(
         deterministic_s=request.options.deadline_ms / 1000 * DETERMINISTIC_SHARE,
         remaining_ms=lambda: remaining_ms() - reserve_ms,
+        is_early=lambda: (time.perf_counter() - started) * 1000 < EARLY_SHARE * request.options.deadline_ms,
     )
 
     def checked(solution: Solution) -> Plan:

@@ -71,17 +71,17 @@ def needed_bytes(rank: int, plans: Sequence[Plan]) -> tuple[int, int, int]:
     """Return what the rank needs for state, computation and transfer, by its routes; of each, the most of any plan."""
     table = ParameterTable.of(CONFIG)
     begin, end = table.shard(rank, WORLD_SIZE)
-    compute, sent, returned, arrived = 0, 0, 0, 0
+    compute, transfer = 0, 0
     for plan in plans:
         routes = parameter_routes(plan, rank_roles(plan, WORLD_SIZE), table, LAYERS_PER_BUCKET)
         rounds = range(routes.outward.num_rounds)
         outward = [routes.parameter_leg(number, rank) for number in rounds]
         inward = [routes.gradient_leg(number, rank) for number in rounds]
         compute = max(compute, 2 * routes.num_buffer_elements[rank])
-        sent = max(sent, _num_packed(outward))
-        returned = max(returned, _num_packed(inward))
-        arrived = max(arrived, sum(leg.num_received for leg in inward))
-    elements = (MASTERS_GRADIENTS_AND_TWO_MOMENTS * (end - begin), compute, sent + returned + arrived)
+        arrived = sum(leg.num_received for leg in inward)
+        transfer = max(transfer, _num_packed(outward), _num_packed(inward) + arrived)
+    # What was sent is gone when gradients arrive, and its memory is used again.
+    elements = (MASTERS_GRADIENTS_AND_TWO_MOMENTS * (end - begin), compute, transfer)
     state_bytes, compute_bytes, transfer_bytes = (FP32_BYTES * number for number in elements)
     return state_bytes, compute_bytes, transfer_bytes
 

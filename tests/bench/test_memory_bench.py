@@ -25,7 +25,7 @@ pytestmark = [
 ]
 NUM_ITERATIONS = 3
 MIB = 2**20
-MARGIN = 0.15
+MARGIN = 0.1
 """Of the memory accounted for: activations, the gradient of one weight on its way, and what the allocator keeps."""
 
 SEQUENCES = [("rank-0", LENGTH, 1), ("rank-1", LENGTH, 1)]

@@ -8,12 +8,17 @@ import torch
 from plan_factory import make_plan, random_plan, reseal
 from scenarios import CONFIG, MEDDLINGS, Breakage, Mute, Scenario, make_tokens
 
-from planner_client.contract import Plan
+from planner_client.contract import Plan, PlanRequest
+from planner_client.groups import atomic_groups_of
+from planner_service.translate import plan_request
 from worker_agent.executor.shape import DecoderConfig
 
 WORLD_SIZE = 4
 LENGTHS = {"rank-0": [11, 3, 1, 8, 3], "rank-1": [30, 3, 2, 1], "rank-2": [5, 5, 17, 40]}
 HELD = {source: make_tokens(lengths, seed) for seed, (source, lengths) in enumerate(LENGTHS.items())}
+
+GROUPS = {"rank-0": [[4, 0], [1, 2]], "rank-2": [[1, 2]]}
+"""Of each pair of equal lengths in a source, the second is in a group: who does not heed groups takes the first."""
 
 Layout = tuple[int, int, tuple[int, ...]]
 """(tp, pp, ranks) of a replica."""
@@ -28,6 +33,28 @@ def hetero_plan(replicas: Sequence[Layout], seed: int, *, alignment: int = 1, id
         for replica, (tp, pp, _) in zip([*empty.replicas, *plan.replicas], [*idle, *replicas], strict=True)
     ]
     return reseal(plan, replicas=laid_out, strategy="by hand")
+
+
+def grouped_plan(layouts: Sequence[tuple[int, int]]) -> Plan:
+    """Let the planner assign `LENGTHS` and keep `GROUPS` together."""
+    costs = {"a_ms_per_token2": 1e-3, "b_ms_per_token": 0.05, "c_ms": 0.2, "max_tokens": 48}
+    request = {
+        "profile": {
+            "name": "by-hand",
+            "source": "made up",
+            "model": {"name": "tiny", "num_layers": 5, "hidden_size": 16, "vocab_size": 23},
+            "device": {"name": "CPU core", "memory_bytes": 2**30},
+            "layouts": [{"tp": tp, "pp": pp, **costs} for tp, pp in set(layouts)],
+        },
+        "num_gpus": WORLD_SIZE,
+        "strategies": [[{"tp": tp, "pp": pp, "num_replicas": 1} for tp, pp in layouts]],
+        "lengths": LENGTHS,
+        "atomic_groups": {source: atomic_groups_of(LENGTHS[source], groups) for source, groups in GROUPS.items()},
+    }
+    checked = PlanRequest.model_validate(request)
+    plan = plan_request(checked, [checked.profile], remaining_ms=lambda: 1e9)
+    assert any(one.groups for replica in plan.replicas for one in replica.micro_batches)
+    return plan
 
 
 def arrival_order_plan() -> Plan:
@@ -54,6 +81,10 @@ LAYOUTS = {
     "pp3 next to tp1": hetero_plan([(1, 3, (2, 0, 3)), (1, 1, (1,))], 7, alignment=4),
     "tp2 with idle ranks": hetero_plan([(2, 1, (3, 0))], 8),
     "pp2 next to an idle replica of tp2": hetero_plan([(1, 2, (0, 1))], 9, idle=[(2, 1, (2, 3))]),
+}
+GROUPED = {
+    "atomic groups": [(1, 1)] * 3,
+    "atomic groups, tp2 next to pp2": [(2, 1), (1, 2)],
 }
 TIED = dataclasses.replace(CONFIG, tied_embeddings=True)
 STRADDLING = DecoderConfig(vocab_size=23, hidden_size=24, num_layers=2, num_heads=12, num_kv_heads=4, ffn_size=17)
@@ -100,6 +131,15 @@ FAULTS = {
     "different plans, found ahead": Scenario(
         (ELEVEN_AND_101,), SMALL, plan_by_rank={1: DATA_PARALLEL["arrival order"]}, ahead=True
     ),
+    "no plan on one rank, found ahead": Scenario((ELEVEN_AND_101,), SMALL, plan_by_rank={1: None}, ahead=True),
+    "one rank prepared another plan than it runs": Scenario(
+        (ELEVEN_AND_101,), SMALL, prepared_by_rank={1: None}, ahead=True
+    ),
+    "no plan on any rank": Scenario((None,), SMALL),
+    "groups left out": Scenario((grouped_plan([(1, 1)] * 3),), HELD),
+    "groups of another source": Scenario((ELEVEN_AND_101,), SMALL, groups={"rank-0": [[0, 1]]}),
+    "sequences that are no tensors": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: [[1] * 11]}),
+    "no list of sequences": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: 5}),
     "a source of another rank": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: {"rank-1": SMALL["rank-1"]}}),
     "a token id outside the vocabulary": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: [torch.full((11,), 23)]}),
     "sequences that are no token ids": Scenario((ELEVEN_AND_101,), SMALL, held_by_rank={0: [torch.zeros(11)]}),
@@ -140,6 +180,9 @@ SCENARIOS: dict[str, Scenario] = {
     "one strategy all the time": dataclasses.replace(ADAM, plans=(DATA_PARALLEL["arrival order"],) * len(SWITCHING)),
     "prepared ahead": dataclasses.replace(ADAM, ahead=True),
     "traced": Scenario((LAYOUTS["tp2 and pp2"],), HELD, traced=True),
+    **{name: Scenario((grouped_plan(layouts),), HELD, groups=GROUPS) for name, layouts in GROUPED.items()},
+    "atomic groups, prepared ahead": Scenario((grouped_plan([(1, 1)] * 3),), HELD, groups=GROUPS, ahead=True),
+    "atomic groups, evaluated": Scenario((grouped_plan([(1, 1)] * 3),), HELD, groups=GROUPS, evaluates=True),
     "evaluation": Scenario(EVALUATED, HELD, evaluates=True),
     "no sequences": Scenario((NOTHING,), {}),
     "only sequences of one token": Scenario((ONLY_SINGLES,), SINGLES),
@@ -156,6 +199,7 @@ OFFERS: dict[str, list[Plan | Exception | None]] = {
     "a plan": [None, ELEVEN_AND_101, None, None],
     "its own on every rank": [NOTHING, ELEVEN_AND_101, NOTHING, NOTHING],
     "a fault": [None, TimeoutError("the planner did not answer within 500 ms"), None, None],
+    "a fault without a text": [None, Mute(), None, None],
     "nothing": [NOTHING, None, NOTHING, NOTHING],
     "a changed plan": [None, ELEVEN_AND_101.model_copy(update={"num_tokens": 5}), None, None],
 }

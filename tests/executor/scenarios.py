@@ -53,7 +53,8 @@ class Scenario:
     """One iteration, or several, on fresh weights.
 
     ``plans`` holds one plan for each iteration; ``plan_by_rank`` replaces the first on some ranks. ``held`` are the
-    sequences by source; ``held_by_rank`` replaces them. ``evaluates`` asks for evaluations in place of training,
+    sequences by source; ``held_by_rank`` replaces them, and ``groups`` are atomic groups of them. ``prepared_by_rank``
+    is what some ranks prepare in place of the first plan. ``evaluates`` asks for evaluations in place of training,
     ``ahead`` for each iteration to be prepared while the one before it runs, ``traced`` for what a trace shows.
     ``poisoned`` makes a weight NaN, ``meddling`` names one of
     `MEDDLINGS`. The rest is what state and runner are built with.
@@ -63,6 +64,8 @@ class Scenario:
     held: dict[str, list[Tensor]]
     plan_by_rank: dict[int, Plan] = field(default_factory=dict)
     held_by_rank: dict[int, Any] = field(default_factory=dict)
+    prepared_by_rank: dict[int, Any] = field(default_factory=dict)
+    groups: dict[str, list[list[int]]] = field(default_factory=dict)
     rank_of_source: dict[str, int] | None = None
     rank_of_source_by_rank: dict[int, dict[str, int]] = field(default_factory=dict)
     config: DecoderConfig = CONFIG
@@ -192,16 +195,18 @@ def run_scenario(rank: int, scenario: Scenario) -> Report:
         return_sequence_losses=True,
     )
     held = scenario.held_by_rank.get(rank, {source: scenario.held.get(source, []) for source in runner.sources})
+    groups = {source: own for source, own in scenario.groups.items() if source in runner.sources}
     began = time.monotonic()
     try:
         with broken(scenario.breakage, rank), traced(report) if scenario.traced else nullcontext():
             if scenario.ahead:
-                runner.prepare(scenario.plan_by_rank.get(rank, scenario.plans[0]), held)
+                first = scenario.plan_by_rank.get(rank, scenario.plans[0])
+                runner.prepare(scenario.prepared_by_rank.get(rank, first), held, groups=groups)
             for number, plan in enumerate(scenario.plans):
                 mine = scenario.plan_by_rank.get(rank, plan) if number == 0 else plan
                 if scenario.ahead and number + 1 < len(scenario.plans):
-                    runner.prepare(scenario.plans[number + 1], held)
-                _iterate(rank, scenario, state, runner, mine, None if scenario.ahead else held, report)
+                    runner.prepare(scenario.plans[number + 1], held, groups=groups)
+                _iterate(rank, scenario, state, runner, mine, None if scenario.ahead else held, groups, report)
     except ExecutionFault as fault:
         report.fault, report.message = type(fault).__name__, str(fault)
     report.taken_s = time.monotonic() - began
@@ -218,15 +223,16 @@ def _iterate(  # noqa: PLR0917 - all that an iteration involves
     runner: IterationRunner,
     plan: Plan,
     held: dict[str, list[Tensor]] | None,
+    groups: dict[str, list[list[int]]],
     report: Report,
 ) -> None:
     own: Any = plan
     if scenario.meddling is not None:
         own = _meddle(scenario.meddling, rank, state, Plan.model_validate_json(plan.model_dump_json()))
     if scenario.evaluates:
-        report.evaluations.append(runner.evaluate(own, held))
+        report.evaluations.append(runner.evaluate(own, held, groups=groups))
         return
-    result = runner.run(own, held)
+    result = runner.run(own, held, groups=groups)
     report.results.append(result)
     report.gradients.append(state.gather_flat(state.gradients).cpu())
     report.timings.append(gather_timings(plan, result.timing))

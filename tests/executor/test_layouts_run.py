@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from launched import ADAM, HELD, LAYOUTS, OTHER_MODELS, SCENARIOS, WORLD_SIZE
+from launched import ADAM, GROUPED, HELD, LAYOUTS, OTHER_MODELS, SCENARIOS, WORLD_SIZE
 from reference import flat_weights, optimizer_groups, reference_step
 from scenarios import CONFIG, SEED, Report, make_optimizer
 from torch import Tensor
@@ -24,7 +24,7 @@ def expected(config: DecoderConfig) -> tuple[float, Tensor, list[float]]:
     return reference_step(Decoder(config, seed=SEED, dtype=torch.float64), BATCH)
 
 
-@pytest.mark.parametrize("name", [*LAYOUTS, *OTHER_MODELS])
+@pytest.mark.parametrize("name", [*LAYOUTS, *OTHER_MODELS, *GROUPED, "atomic groups, prepared ahead"])
 def test_loss_and_gradient_are_one_processs_whatever_the_layouts(name: str, reports: dict[str, list[Report]]) -> None:
     loss, gradient, losses = expected(SCENARIOS[name].config)
     bounds = np.cumsum([0, *(len(sequences) for sequences in HELD.values())])
@@ -66,6 +66,12 @@ def test_evaluation_gives_the_batchs_loss_and_changes_nothing(reports: dict[str,
         assert report.fault is None, report.message
         assert report.evaluations == pytest.approx([loss] * 3, abs=TOLERANCE)
         assert torch.equal(report.weights, before)
+
+
+def test_an_evaluation_heeds_atomic_groups(reports: dict[str, list[Report]]) -> None:
+    for report in reports["atomic groups, evaluated"]:
+        assert report.fault is None, report.message
+        assert report.evaluations == pytest.approx([expected(CONFIG)[0]], abs=TOLERANCE)
 
 
 def test_fp32_agrees_to_its_own_accuracy(reports: dict[str, list[Report]]) -> None:

@@ -128,6 +128,10 @@ def test_timings_say_for_each_replica_what_its_rank_measured(reports: dict[str, 
         ("a plan", ("plan", ELEVEN_AND_101.digest)),
         ("its own on every rank", ("plan", ELEVEN_AND_101.digest)),
         (
+            "a fault without a text",
+            ("PlanningFailed", "no plan for this iteration: Mute: (its text cannot be had: LookupError)"),
+        ),
+        (
             "a fault",
             (
                 "PlanningFailed",

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,110 @@ def test_states_of_another_optimizer_or_size_are_refused() -> None:
         state.load_optimizer_shards({"exp_avg": shards["exp_avg"]})
     with pytest.raises(ValueError, match=r"has shape \(1,\) but this shard has"):
         state.load_optimizer_shards({name: values[:1] for name, values in shards.items()})
+
+
+class CountsInPlainNumbers(torch.optim.Optimizer):
+    """Steps by the mean of all gradients so far, which it counts in a Python number."""
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state |= {"count": 0, "sum": torch.zeros_like(parameter)}
+                state["count"] += 1
+                state["sum"] += parameter.grad
+                parameter.sub_(group["lr"] * state["sum"] / state["count"])
+
+
+def only_decayed(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups[:1], lr=1e-2)
+
+
+OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]]], torch.optim.Optimizer]] = {
+    "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "dampened momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, dampening=0.5),
+    "Rprop": partial(torch.optim.Rprop, lr=0.1),
+    "NAdam": partial(torch.optim.NAdam, lr=0.1, weight_decay=0.1),
+    "RAdam": partial(torch.optim.RAdam, lr=0.1),
+    "ASGD": partial(torch.optim.ASGD, lr=0.1, t0=1, lambd=0.1),
+    "Adagrad": partial(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.3),
+    "Adadelta": partial(torch.optim.Adadelta, lr=0.1),
+    "Adamax": partial(torch.optim.Adamax, lr=0.1),
+    "RMSprop": partial(torch.optim.RMSprop, lr=0.1, momentum=0.5, centered=True),
+    "AMSGrad": partial(torch.optim.Adam, lr=0.1, amsgrad=True),
+    "without states": partial(torch.optim.SGD, lr=0.1),
+    "numbers that are no tensors": CountsInPlainNumbers,
+    "norms left out": only_decayed,
+}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_saving_and_loading_states_changes_no_step_of_any_optimizer(name: str) -> None:
+    """Hold for every optimizer that treats each element by itself.
+
+    1. Asking for the states, before or after the first step, changes no step.
+    2. States taken over before the first step, after it or after several lead on to the same weights.
+    3. So they do in an optimizer that had stepped on something else.
+    """
+
+    def fresh() -> ShardedState:
+        return ShardedState(CONFIG, seed=SEED, dtype=torch.float64, make_optimizer=OPTIMIZERS[name])
+
+    num_steps = 4
+    unasked, asked = fresh(), fresh()
+    courses, saved = [], []
+    for number in range(num_steps):
+        saved.append((asked.masters.clone(), asked.optimizer_shards()))
+        step(asked, number)
+        step(unasked, number)
+        assert torch.equal(asked.masters, unasked.masters)
+        courses.append(unasked.masters.clone())
+    assert len({frozenset(shards) for _, shards in saved}) == 1
+    for begins_at, (masters, shards) in enumerate(saved):
+        begun = fresh()
+        step(begun, 99)
+        for state in (fresh(), begun):
+            state.masters.copy_(masters)
+            state.load_optimizer_shards(shards)
+            for number in range(begins_at, num_steps):
+                step(state, number)
+                assert torch.equal(state.masters, courses[number]), f"from {begins_at}, step {number}"
+
+
+@pytest.mark.usefixtures("alone")
+def test_asking_for_states_runs_no_hook_and_no_schedulers_step() -> None:
+    state = new_state()
+    seen: list[object] = []
+    state.optimizer.register_step_pre_hook(lambda *given: seen.append(given))
+    state.optimizer.register_step_post_hook(lambda *given: seen.append(given))
+    torch.optim.lr_scheduler.LambdaLR(state.optimizer, lambda _: 1.0)
+    state.optimizer_shards()
+    assert not seen
+    assert not state.optimizer.state
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_optimizer_that_mixes_elements_is_refused() -> None:
+    class Mixes(torch.optim.SGD):
+        def step(self) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["rows"] = torch.zeros(1, 3)
+
+    state = ShardedState(CONFIG, make_optimizer=lambda groups: Mixes(groups, lr=0.1))
+    with pytest.raises(ValueError, match=r"state 'rows' of shape \(1, 3\).*treats every element by itself"):
+        state.optimizer_shards()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="seed is -1; give 0 or more"):
+        ShardedState(CONFIG, seed=-1, make_optimizer=adam)
 
 
 @pytest.mark.usefixtures("alone")

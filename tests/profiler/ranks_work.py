@@ -30,6 +30,13 @@ def die_on_last_rank(rank: int, num_ranks: int, _argument: Any, _emit: Emit) -> 
     time.sleep(60)
 
 
+def wait_for_one_that_dies(rank: int, num_ranks: int, _argument: Any, _emit: Emit) -> None:
+    dist.barrier()
+    if rank == num_ranks - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
 def sleep_long(_rank: int, _num_ranks: int, _argument: Any, emit: Emit) -> None:
     emit(os.getpid())
     time.sleep(60)

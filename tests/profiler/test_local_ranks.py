@@ -34,9 +34,31 @@ def test_the_fault_of_one_rank_is_named_and_ends_all() -> None:
 
 def test_a_killed_rank_is_noticed_and_named() -> None:
     started = time.monotonic()
-    with pytest.raises(RanksFailed, match="rank 1 died with exit code -9"):
+    with pytest.raises(RanksFailed, match=r"rank 1 was killed by signal 9 \(SIGKILL\)"):
         run_on_local_ranks(ranks_work.die_on_last_rank, None, num_ranks=2, timeout_s=60)
     assert time.monotonic() - started < 30
+
+
+def test_a_killed_rank_is_named_before_those_that_miss_it() -> None:
+    with pytest.raises(
+        RanksFailed, match=r"^rank 1 was killed by signal 9 \(SIGKILL\).*of the others: rank 0"
+    ) as caught:
+        run_on_local_ranks(ranks_work.wait_for_one_that_dies, None, num_ranks=2, timeout_s=60)
+    assert set(caught.value.faults) == {0}
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"num_ranks": 0}, "num_ranks is 0"),
+        ({"timeout_s": -1.0}, "timeout_s is -1.0; give more than 0 s"),
+        ({"timeout_s": float("nan")}, "timeout_s is nan"),
+        ({"collective_timeout_s": float("inf")}, "collective_timeout_s is inf"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limits: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_on_local_ranks(ranks_work.sum_ranks, 1, **({"num_ranks": 1, "timeout_s": 60.0} | limits))
 
 
 def test_ranks_that_take_too_long_are_stopped_and_leave_no_process() -> None:

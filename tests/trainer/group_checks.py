@@ -14,8 +14,9 @@ from torch import Tensor
 from worker_agent.executor.collectives import Group
 from worker_agent.executor.parameters import ParameterTable
 from worker_agent.executor.shape import DecoderConfig
-from worker_agent.trainer.checkpoint import CheckpointWriter, Progress
+from worker_agent.trainer.checkpoint import CheckpointWriter
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
+from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.sampling import DataPosition
 from worker_agent.trainer.settings import BatchLimit
 
@@ -53,6 +54,28 @@ class BadOnOneRank:
         if isinstance(self.bad, Exception):
             raise self.bad
         return self.bad
+
+
+class Breaks:
+    """Indexed data, or a stream, whose eighth sequence cannot be read."""
+
+    def __len__(self) -> int:
+        return len(LENGTHS)
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 7:
+            raise OSError("the disk is gone")
+        return dataset()[index]
+
+
+def batches_before_the_fault(loader: BatchLoader, group: Group) -> dict[str, Any]:
+    """Read until it cannot go on."""
+    held: list[list[int]] = []
+    while len(held) < 99:
+        fault = fault_of(lambda: held.append(seen(loader.next(), group)["held"]))
+        if fault != "no fault":
+            return {"held": held, "fault": fault, "again": fault_of(loader.next)}
+    return {"held": held, "fault": "none"}
 
 
 def seen(batch: GlobalBatch, group: Group) -> dict[str, Any]:
@@ -98,6 +121,10 @@ def check_loader(group: Group) -> dict[str, Any]:
         "no data": fault_of(BatchLoader([], LIMIT, group=group).next),
         "less data": fault_of(BatchLoader(dataset([2]), LIMIT, position=DataPosition(0, 5), group=group).next),
         **{name: fault_of(BatchLoader(BadOnOneRank(item), LIMIT, group=group).next) for name, item in bad.items()},
+        "breaks": batches_before_the_fault(BatchLoader(Breaks(), LIMIT, shuffle=False, group=group), group),
+        "stream breaks": batches_before_the_fault(
+            BatchLoader((Breaks()[index] for index in range(13)), LIMIT, group=group), group
+        ),
         "raising": fault_of(BatchLoader(BadOnOneRank(KeyError("gone")), LIMIT, group=group).next),
     }
 
@@ -116,14 +143,24 @@ def check_writing(group: Group, folder: Path) -> dict[str, Any]:
     before = writer.newest()
     own = shards(group, filled=True)
     for done in (1, 2, 3):
-        written = writer.save(own, {"last_epoch": done}, Progress(done, DataPosition(2, done), "sha256:ab", 9))
+        written = writer.save(
+            own,
+            {"last_epoch": done},
+            Progress(done, DataPosition(2, done), "sha256:ab", DataOrder(9, shuffled=True, num_sequences=20)),
+        )
     file = folder / "file"
     if dist.get_rank(group) == 0:
         file.write_text("no folder")
     dist.barrier(group=group)
     blocked = CheckpointWriter(file, CONFIG, TABLE.num_elements, group=group)
+    own_group_only = {**own, "momentum": own["masters"].float()} if dist.get_rank(group) == 0 else own
+    uneven = CheckpointWriter(folder.with_name(f"{folder.name}-uneven"), CONFIG, TABLE.num_elements, group=group)
+    uneven_at = uneven.save(own_group_only, {}, Progress(5))
     return {
         "before": before,
+        "uneven": fault_of(lambda: uneven.load(uneven_at, own_group_only)),
+        "tried": fault_of(blocked.try_folder),
+        "left": sorted(path.name for path in folder.iterdir() if path.name.startswith(".")),
         "written": written,
         "newest": writer.newest(),
         "blocked": fault_of(lambda: blocked.save(own, {}, Progress())),
@@ -153,23 +190,32 @@ def check_reading(group: Group, folder: Path) -> dict[str, Any]:
 
 
 def _torn(writer: CheckpointWriter, newest: Path, own: dict[str, Tensor], group: Group) -> dict[str, Any]:
-    """Try a copy with a file cut off, and one whose file is wrong though its size is right."""
+    """Try a copy with a file cut off, one whose file is wrong though its size is right, and changed manifests."""
+    changed: dict[str, Callable[[dict[str, Any]], object]] = {
+        "another format": lambda manifest: manifest.update(format=99),
+        "no model": lambda manifest: manifest.pop("model"),
+        "negative": lambda manifest: manifest["progress"].update(num_iterations=-3),
+        "unknown": lambda manifest: manifest["progress"].update(mood="good"),
+        "another number": lambda manifest: manifest["progress"].update(num_iterations=7),
+        "no sizes": lambda manifest: manifest.update(files={"x": 5}),
+    }
     faults = {}
-    for how in ("cut off", "garbled", "another format"):
-        copy = newest.with_name("torn")
+    for how in ("cut off", "garbled", *changed):
+        copy = newest.parent / "torn" / newest.name
         if dist.get_rank(group) == 0:
             shutil.copytree(newest, copy)
             file = max(copy.glob("*.distcp"), key=lambda file: file.stat().st_size)
-            if how == "another format":
+            if how in changed:
                 manifest = json.loads((copy / "manifest.json").read_text())
-                (copy / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+                changed[how](manifest)
+                (copy / "manifest.json").write_text(json.dumps(manifest))
             else:
                 file.write_bytes(file.read_bytes()[:-9] if how == "cut off" else b"\0" * file.stat().st_size)
         dist.barrier(group=group)
         faults[how] = fault_of(lambda copy=copy: writer.load(copy, own))
         dist.barrier(group=group)
         if dist.get_rank(group) == 0:
-            shutil.rmtree(copy)
+            shutil.rmtree(copy.parent)
     return faults
 
 

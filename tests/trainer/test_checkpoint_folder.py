@@ -1,5 +1,8 @@
 import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,11 +10,15 @@ from worker_agent.trainer.checkpoint_folder import (
     MANIFEST,
     begin_checkpoint,
     checkpoint_name,
+    corrupt_part,
     finish_checkpoint,
     iterations_of,
     missing_part,
     partial_path,
     prune,
+    put_back_replaced,
+    record_digests,
+    try_folder,
     whole_checkpoints,
 )
 from worker_agent.trainer.faults import CheckpointRefused
@@ -88,6 +95,83 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointRefused, match=r"cannot be written to .*file.* every rank may write to"):
         begin_checkpoint(tmp_path / "file", 5)
+
+
+def test_files_are_told_apart_by_their_bytes_whoever_noted_them(tmp_path: Path) -> None:
+    partial = begin_checkpoint(tmp_path, 5)
+    for name in ("__0_0.distcp", "__1_0.distcp", "rest"):
+        (partial / name).write_text(name)
+    record_digests(tmp_path, 5, 1)
+    written = finish_checkpoint(tmp_path, 5, {})
+    assert names(written) == ["__0_0.distcp", "__1_0.distcp", MANIFEST, "rest"]
+    for name in ("__0_0.distcp", "__1_0.distcp", "rest"):
+        assert [corrupt_part(written, share, 2) for share in range(2)] == [None, None]
+        (written / name).write_text(name.swapcase())
+        assert missing_part(written) is None
+        found = [corrupt_part(written, share, 2) for share in range(2)]
+        assert sorted(map(str, found)) == sorted(["None", f"{name} has other bytes than were written"])
+        (written / name).write_text(name)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing behind it runs."""
+
+
+@pytest.mark.parametrize("killed_at", range(1, 9))
+def test_a_whole_checkpoint_is_there_wherever_replacing_one_is_killed(
+    tmp_path: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 5)
+    num_calls = 0
+
+    def killing(act: Any) -> Any:
+        def act_or_die(*arguments: Any, **further: Any) -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == killed_at:
+                raise Killed
+            return act(*arguments, **further)
+
+        return act_or_die
+
+    with monkeypatch.context() as patched:
+        for owner, name in ((Path, "rename"), (Path, "mkdir"), (os, "fsync"), (shutil, "rmtree"), (os, "rmdir")):
+            patched.setattr(owner, name, killing(getattr(owner, name)))
+        try:
+            write(tmp_path, 5)
+            prune(tmp_path, 1)
+        except Killed:
+            pass
+    put_back_replaced(tmp_path)
+    assert [path.name for path in whole_checkpoints(tmp_path)] == [checkpoint_name(5)]
+    write(tmp_path, 6)
+    prune(tmp_path, 1)
+    assert names(tmp_path) == [checkpoint_name(6)]
+
+
+def test_files_and_links_that_are_named_like_checkpoints_are_left_alone(tmp_path: Path) -> None:
+    elsewhere = write(tmp_path / "elsewhere", 2)
+    folder = tmp_path / "folder"
+    for number in (5, 6):
+        write(folder, number)
+    (folder / checkpoint_name(1)).write_text("a file")
+    (folder / checkpoint_name(2)).symlink_to(elsewhere)
+    (folder / checkpoint_name(3)).symlink_to(tmp_path / "nowhere")
+    assert [iterations_of(path) for path in whole_checkpoints(folder)] == [2, 5, 6]
+    prune(folder, 1)
+    assert names(folder) == [checkpoint_name(number) for number in (1, 2, 3, 6)]
+    assert missing_part(elsewhere) is None
+    for number in (1, 2, 3):
+        with pytest.raises(CheckpointRefused, match="is a file or a link and stands where a checkpoint is written"):
+            begin_checkpoint(folder, number)
+
+
+def test_a_folder_is_made_and_tried_without_a_trace(tmp_path: Path) -> None:
+    try_folder(tmp_path / "new" / "folder", 3)
+    assert names(tmp_path / "new" / "folder") == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointRefused, match=r"cannot be written to .*file.* every rank may write to"):
+        try_folder(tmp_path / "file" / "folder", 3)
 
 
 def test_a_name_that_is_none_of_a_checkpoint_has_no_number(tmp_path: Path) -> None:

@@ -2,10 +2,17 @@ import math
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
+from worker_agent.trainer.faults import CheckpointRefused
 from worker_agent.trainer.learning_rate import decay_end, learning_rate_share
-from worker_agent.trainer.optimizer import make_optimizer, make_schedule, restore_schedule, step_schedule
+from worker_agent.trainer.optimizer import (
+    make_optimizer,
+    make_schedule,
+    restore_schedule,
+    schedule_document,
+    step_schedule,
+)
 from worker_agent.trainer.settings import OptimizerSettings, ScheduleSettings
 
 
@@ -85,7 +92,7 @@ def test_a_run_may_be_resumed_with_a_lower_rate() -> None:
     rates(before, scheduler, 3)
     lower = optimizer_of(OptimizerSettings(learning_rate=0.01))
     resumed = make_schedule(lower, schedule, 7, begun_at=3)
-    restore_schedule(lower, resumed, schedule, scheduler.state_dict())
+    restore_schedule(lower, resumed, schedule, schedule_document(before, scheduler))
     assert rates(lower, resumed, 2) == [0.01, 0.01]
 
 
@@ -96,8 +103,28 @@ def test_a_scheduler_of_torch_goes_on_where_its_state_was() -> None:
     rates(before, scheduler, 3)
     after = optimizer_of()
     resumed = make_schedule(after, schedule, None, begun_at=3)
-    restore_schedule(after, resumed, schedule, scheduler.state_dict())
+    restore_schedule(after, resumed, schedule, schedule_document(before, scheduler))
     assert rates(after, resumed, 3) == rates(before, scheduler, 3) == pytest.approx([0.05, 0.025, 0.025])
+
+
+def test_momentum_that_a_scheduler_changes_goes_on_as_well() -> None:
+    schedule = ScheduleSettings(make=lambda optimizer: OneCycleLR(optimizer, max_lr=0.2, total_steps=8))
+    before, after = optimizer_of(), optimizer_of()
+    scheduler, resumed = make_schedule(before, schedule, None), make_schedule(after, schedule, None, begun_at=3)
+    rates(before, scheduler, 3)
+    restore_schedule(after, resumed, schedule, schedule_document(before, scheduler))
+    for _ in range(5):
+        assert [group["betas"] for group in after.param_groups] == [group["betas"] for group in before.param_groups]
+        assert rates(after, resumed, 1) == rates(before, scheduler, 1)
+
+
+def test_a_checkpoint_of_other_parameter_groups_is_refused() -> None:
+    schedule = ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=2))
+    before = optimizer_of()
+    document = schedule_document(before, make_schedule(before, schedule, None))
+    after = optimizer_of(OptimizerSettings(make=lambda groups: torch.optim.SGD(groups[:1], lr=0.1)))
+    with pytest.raises(CheckpointRefused, match="with 2 parameter groups but this one has 1"):
+        restore_schedule(after, make_schedule(after, schedule, None), schedule, document)
 
 
 def test_a_plateau_scheduler_hears_of_the_loss() -> None:

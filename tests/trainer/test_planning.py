@@ -67,6 +67,35 @@ def test_a_function_that_raises_is_named() -> None:
             feed.take(0)
 
 
+def test_a_function_that_would_end_the_process_is_named() -> None:
+    def leave(_: object) -> Plan:
+        raise SystemExit(3)
+
+    with PlanFeed(OwnPlans(leave)) as feed:
+        feed.announce(0, LENGTHS)
+        with pytest.raises(PlanningFailed, match=r"plans= called sys.exit\(3\)"):
+            feed.take(0)
+
+
+def test_a_function_is_never_called_twice_at_once() -> None:
+    plan = make_plan([[[("rank-0", 5, 1), ("rank-0", 3, 1)]]])
+    busy, overlaps = threading.Lock(), []
+
+    def make(_: object) -> Plan:
+        overlaps.append(not busy.acquire(blocking=False))
+        if not overlaps[-1]:
+            time.sleep(0.05)
+            busy.release()
+        return plan
+
+    own_plans = OwnPlans(make)
+    with PlanFeed(own_plans) as of_training, PlanFeed(own_plans, numbered=False) as of_evaluation:
+        for feed in (of_training, of_evaluation):
+            feed.announce(0, LENGTHS)
+        assert of_evaluation.take(0).plan == of_training.take(0).plan == plan
+    assert overlaps == [False, False]
+
+
 def test_a_planner_that_is_away_is_named_with_its_address_within_the_time_limit() -> None:
     started = time.monotonic()
     with PlanFeed(settings("http://127.0.0.1:9", timeout_s=1.0)) as feed:
@@ -118,6 +147,11 @@ def test_a_function_that_takes_too_long_is_given_up() -> None:
         ({"url": "http://a", "profile": "p", "strategies": ["2x1"]}, "strategy '2x1' cannot be read"),
         ({"url": "http://a", "profile": "p", "timeout_s": 50.0}, "may take 75 s but ranks wait .* for 60 s only"),
         ({"url": "http://a", "profile": "p", "timeout_s": 0.0}, "plan_timeout_s is 0"),
+        ({"plans": len, "timeout_s": 0.0}, "plan_timeout_s is 0.0; give a positive number"),
+        ({"plans": len, "timeout_s": -1.0}, "plan_timeout_s is -1.0; give a positive number"),
+        ({"plans": len, "timeout_s": float("nan")}, "plan_timeout_s is nan; give a positive number"),
+        ({"plans": len, "collective_timeout_s": float("nan")}, "collective_timeout_s is nan; give a positive number"),
+        ({"plans": len, "collective_timeout_s": -1.0}, "collective_timeout_s is -1.0; give a positive number"),
     ],
 )
 def test_planning_that_cannot_work_is_refused_before_it_begins(arguments: dict[str, object], message: str) -> None:

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 
@@ -101,3 +103,42 @@ def test_a_time_limit_of_the_fetch_itself_is_passed_on_as_it_is() -> None:
 
     with PlanPrefetcher(fetch, timeout_s=5) as prefetcher, pytest.raises(TimeoutError, match="no answer to 7"):
         prefetcher.take(7)
+
+
+_ENDLESS = """
+import os, signal, threading, time
+from worker_agent.prefetch import PlanPrefetcher
+
+with PlanPrefetcher(lambda _: time.sleep(10**6), timeout_s={timeout_s}) as prefetcher:
+    prefetcher.start(0)
+    prefetcher.start(1)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    prefetcher.take(0)
+"""
+
+
+@pytest.mark.parametrize(("timeout_s", "ended_by"), [(0.1, "TimeoutError"), (None, "KeyboardInterrupt")])
+def test_a_fetch_that_never_ends_does_not_keep_the_process(timeout_s: float | None, ended_by: str) -> None:
+    started = time.monotonic()
+    code = _ENDLESS.format(timeout_s=timeout_s)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended_by in done.stderr
+    assert time.monotonic() - started < 30
+
+
+def test_what_was_asked_for_before_it_was_closed_is_not_fetched_after_it() -> None:
+    goes_on, asked = threading.Event(), []
+
+    def fetch(iteration: int) -> Plan:
+        asked.append(iteration)
+        goes_on.wait(10)
+        return make_plan(iteration)
+
+    with PlanPrefetcher(fetch) as prefetcher:
+        for iteration in range(3):
+            prefetcher.start(iteration)
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "plan-prefetch")
+    goes_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert asked in ([], [0])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from group_checks import LENGTHS, LIMIT, WORLD_SIZES
 
-from worker_agent.trainer.checkpoint import Progress
+from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.sampling import DataPosition, batch_size, epoch_order
 
 Reports = list[dict[Any, Any]]
@@ -104,7 +104,9 @@ def test_a_place_that_cannot_be_written_is_the_same_fault_on_every_rank(reports:
 def test_a_checkpoint_is_read_by_any_number_of_ranks(reports: Reports, writers: int, size: int) -> None:
     for report in of_group(reports, "reading", writers, size):
         assert report["equal"]
-        assert report["progress"] == Progress(3, DataPosition(2, 3), "sha256:ab", 9)
+        assert report["progress"] == Progress(
+            3, DataPosition(2, 3), "sha256:ab", DataOrder(9, shuffled=True, num_sequences=20)
+        )
         assert report["schedule"] == {"last_epoch": 3}
 
 
@@ -117,7 +119,13 @@ def test_a_checkpoint_is_read_by_any_number_of_ranks(reports: Reports, writers: 
         ("other optimizer", "has exp_avg of type torch.float32 but this run has None"),
         ("no checkpoint", "is torn: checkpoint"),
         ("cut off", "is torn: __"),
-        ("another format", "has format 99; this version reads format 1"),
+        ("another format", "has format 99; this version reads format 2"),
+        ("garbled", "has other bytes than were written"),
+        ("no model", "model is None"),
+        ("negative", "progress.num_iterations is -3, and no count"),
+        ("unknown", "progress has an unknown 'mood'"),
+        ("another number", "tells of 7 iterations; give it the name it was written under, iteration-00000007"),
+        ("no sizes", "does not tell its files"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_the_same_fault_on_every_rank(
@@ -129,6 +137,24 @@ def test_a_checkpoint_that_does_not_fit_is_the_same_fault_on_every_rank(
 
 
 @pytest.mark.parametrize("size", WORLD_SIZES)
-def test_a_checkpoint_with_wrong_bytes_is_a_fault_on_every_rank(reports: Reports, size: int) -> None:
-    for report in of_group(reports, "reading", 2, size):
-        assert report["garbled"].startswith("IterationFailed")
+@pytest.mark.parametrize("way", ["breaks", "stream breaks"])
+def test_what_stands_before_a_sequence_that_cannot_be_read_is_read(reports: Reports, size: int, way: str) -> None:
+    before = [batch for batch in expected_batches(1, shuffled=False) if max(batch) < 7]
+    assert len(before) >= 2
+    for report in of_group(reports, "loader", size):
+        assert report[way]["held"] == before
+        assert "OSError: the disk is gone" in report[way]["fault"]
+        assert report[way]["again"] == report[way]["fault"]
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_states_that_only_some_ranks_have_are_written_and_read_by_all(reports: Reports, size: int) -> None:
+    for report in of_group(reports, "writing", size):
+        assert report["uneven"] == "no fault"
+
+
+@pytest.mark.parametrize("size", WORLD_SIZES)
+def test_a_place_is_tried_before_there_is_something_to_write(reports: Reports, size: int) -> None:
+    for report in of_group(reports, "writing", size):
+        assert "name a folder that every rank may write to" in report["tried"]
+        assert report["left"] == []

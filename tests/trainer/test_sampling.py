@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_agent.trainer.sampling import DataPosition, batch_size, epoch_order, own_slots, slots_to_read
+from worker_agent.trainer.sampling import (
+    MAX_SLOTS_AT_ONCE,
+    DataPosition,
+    batch_size,
+    epoch_order,
+    own_slots,
+    slots_to_read,
+)
 from worker_agent.trainer.settings import BatchLimit, RunLength
 
 limits = st.builds(BatchLimit, tokens=st.integers(1, 40), sequences=st.none() | st.integers(1, 6)) | st.builds(
@@ -56,6 +63,12 @@ def test_reading_what_is_estimated_ends(lengths: list[int], limit: BatchLimit) -
         more = slots_to_read(lengths[:known], limit)
         assert more >= 1
         known += more
+
+
+@given(st.lists(st.integers(1, 50), max_size=300), st.integers(1, 2**62), st.integers(1, 2**62))
+def test_however_large_the_budget_little_is_read_at_once(lengths: list[int], tokens: int, sequences: int) -> None:
+    for limit in (BatchLimit(tokens), BatchLimit(sequences=sequences), BatchLimit(tokens, sequences)):
+        assert slots_to_read(lengths, limit) <= min(MAX_SLOTS_AT_ONCE, max(64, len(lengths)))
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 7))

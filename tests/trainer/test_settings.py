@@ -13,6 +13,8 @@ from worker_agent.trainer.settings import (
     OptimizerSettings,
     RunLength,
     ScheduleSettings,
+    refuse_bad_seed,
+    refuse_no_duration,
 )
 
 
@@ -32,6 +34,12 @@ from worker_agent.trainer.settings import (
         (lambda: RunLength(epochs=0), "num_epochs is 0"),
         (lambda: CheckpointSettings("folder", keep=0), "keep is 0"),
         (lambda: CheckpointSettings("folder", resume="always"), "resume is 'always'"),  # type: ignore[arg-type]
+        (lambda: refuse_bad_seed(-1), "seed is -1; give a whole number from 0 to 9223372036854775807"),
+        (lambda: refuse_bad_seed(2**63), "seed is 9223372036854775808; give a whole number"),
+        (lambda: refuse_bad_seed(1.5), "seed is 1.5; give a whole number"),  # type: ignore[arg-type]
+        (lambda: refuse_no_duration(wait_s=float("nan")), "wait_s is nan; give a positive number of seconds"),
+        (lambda: refuse_no_duration(wait_s=float("inf")), "wait_s is inf"),
+        (lambda: refuse_no_duration(wait_s=-1.0), "wait_s is -1.0"),
         (lambda: EvaluationSettings([], every_iterations=0), "every_iterations is 0"),
         (lambda: EvaluationSettings(iter([])), "list_iterator, which can be read only once"),
     ],

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from served_planner import ServedPlanner
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torchrun_runs import TorchrunEnd, torchrun
 from training_runs import CONFIG, LENGTHS, NUM_ITERATIONS, dataset, in_turn, only_checkpoint, own_plan, train, trainer
 from transformers import AutoModelForCausalLM
 
 from worker_agent.executor.model import Decoder
-from worker_agent.trainer.faults import CheckpointRefused
+from worker_agent.trainer.faults import CheckpointRefused, TrainingStopped
 from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.sampling import DataPosition
 from worker_agent.trainer.settings import (
@@ -104,6 +104,25 @@ def test_the_model_written_for_hugging_face_is_the_one_trained(finished: Torchru
     assert theirs.config.max_position_embeddings == 64
 
 
+def test_one_trainer_after_the_other_meets_the_same_ranks(finished: TorchrunEnd) -> None:
+    ends = [(finished.folder / f"in-turn-{rank}.json").read_text() for rank in range(2)]
+    assert ends[0] == ends[1]
+    assert ends[0].count(",") == 2
+
+
+def test_a_script_that_fails_on_one_rank_stops_all_after_a_checkpoint(trained: Trained) -> None:
+    for report in trained:
+        stopped = report["callback"]
+        assert "reporting iteration 1: rank 0: KeyError: 'my callback'" in stopped["message"]
+        assert stopped["checkpoint"].name == "iteration-00000002"
+    assert len({report["callback"]["message"] for report in trained}) == 1
+
+
+def test_an_optimizer_that_leaves_parameters_out_ends_alike_on_every_rank(trained: Trained) -> None:
+    (end,) = {report["frozen"] for report in trained}
+    assert end == "no fault" or "CheckpointRefused: the optimizer keeps no" in end
+
+
 def test_one_process_without_torchrun_goes_on_as_two_would_have(finished: TorchrunEnd, tmp_path: Path) -> None:
     folder = only_checkpoint(finished.folder / "checkpoints", "iteration-00000004", tmp_path / "checkpoints")
     agrees(train(ALONE, checkpoints=CheckpointSettings(folder)), finished)
@@ -176,10 +195,19 @@ def test_every_epoch_ends_with_the_batch_that_is_left(tmp_path: Path) -> None:
     assert per_epoch == [sum(LENGTHS), sum(LENGTHS)]
 
 
-def test_an_optimizer_and_a_scheduler_of_torch_are_resumed_as_well(tmp_path: Path) -> None:
-    of_torch = {
-        "optimizer": OptimizerSettings(make=lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.9)),
-        "schedule": ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=2, gamma=0.5)),
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"),
+    [
+        (lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.9), lambda of: StepLR(of, step_size=2, gamma=0.5)),
+        (torch.optim.AdamW, lambda of: OneCycleLR(of, max_lr=0.02, total_steps=NUM_ITERATIONS)),
+    ],
+)
+def test_an_optimizer_and_a_scheduler_of_torch_are_resumed_as_well(
+    tmp_path: Path, optimizer: Any, schedule: Any
+) -> None:
+    of_torch: dict[str, Any] = {
+        "optimizer": OptimizerSettings(make=optimizer),
+        "schedule": ScheduleSettings(make=schedule),
         "checkpoints": CheckpointSettings(tmp_path / "whole", every_iterations=3),
     }
     whole = train(ALONE, **of_torch)
@@ -211,6 +239,95 @@ def test_a_checkpoint_is_not_resumed_by_another_run(
     settings = CheckpointSettings(finished.folder / "checkpoints", resume=changes.pop("resume", "newest"))
     with pytest.raises(Exception, match=message):
         trainer(plans=own_plan, checkpoints=settings, **changes)
+
+
+def garble(checkpoint: Path) -> None:
+    file = max(checkpoint.glob("*.distcp"), key=lambda file: file.stat().st_size)
+    file.write_bytes(bytes(byte ^ 0x55 for byte in file.read_bytes()))
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_corrupt_checkpoint_is_passed_over_for_an_older_one_with_a_warning(tmp_path: Path) -> None:
+    checkpoints = CheckpointSettings(tmp_path, every_iterations=2)
+    whole = train(ALONE, checkpoints=checkpoints)
+    garble(tmp_path / "iteration-00000006")
+    with pytest.warns(UserWarning, match="iteration-00000006 is corrupt: __0_0.distcp has other bytes than were"):
+        resumed = train(ALONE, checkpoints=checkpoints)
+    assert resumed["begun_at"] == 4
+    assert all(torch.equal(weight, whole["weights"][name]) for name, weight in resumed["weights"].items())
+    for path in tmp_path.iterdir():
+        garble(path)
+    with (
+        pytest.warns(UserWarning, match="is corrupt"),
+        pytest.raises(CheckpointRefused, match=r"iteration-00000002 is corrupt.*no older one: mend the disk"),
+    ):
+        trainer(plans=own_plan, checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shuffle": False}, "reads the data shuffled and stopped at slot .* but this run reads it in its own order"),
+        ({"data": dataset()[:9]}, "in a random order of 12 sequences .* but this run has 9; give the data"),
+    ],
+)
+@pytest.mark.usefixtures("one_rank")
+def test_a_run_does_not_go_on_in_other_data(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    checkpoints = CheckpointSettings(tmp_path)
+    train(ALONE, num_iterations=1, checkpoints=checkpoints)
+    with pytest.raises(CheckpointRefused, match=message):
+        trainer(plans=own_plan, checkpoints=checkpoints, **changes)
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_iteration(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Exception, match=r"trying to write to .*name a folder that every rank may write to"):
+        trainer(plans=own_plan, checkpoints=CheckpointSettings(tmp_path / "file" / "folder"))
+
+
+def test_a_bad_sequence_ends_a_run_with_a_checkpoint_of_all_iterations_before_it(tmp_path: Path) -> None:
+    data = [torch.arange(8 - number % 3) for number in range(12)]
+    data[9] = torch.ones(3)
+    arguments = {"plans": in_turn([ALONE]), "data": data, "shuffle": False, "tokens_per_iteration": None}
+    with (
+        trainer(**arguments, sequences_per_iteration=2, checkpoints=CheckpointSettings(tmp_path)) as run,
+        pytest.raises(TrainingStopped, match="slot 9 of epoch 0 holds a tensor") as stop,
+    ):
+        run.train()
+    assert stop.value.iteration == 4
+    assert stop.value.checkpoint == tmp_path / "iteration-00000004"
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_closed_trainer_may_be_closed_again_but_not_used(tmp_path: Path) -> None:
+    with trainer(plans=in_turn([ALONE]), checkpoints=CheckpointSettings(tmp_path / "checkpoints")) as run:
+        run.train()
+        run.close()
+        uses = (run.train, run.weights, run.save_checkpoint, lambda: run.evaluate(dataset()))
+        for use in (*uses, lambda: run.save_hugging_face(tmp_path)):
+            with pytest.raises(RuntimeError, match="the trainer is closed; build a new one"):
+                use()
+
+
+def test_a_budget_beyond_all_data_is_one_batch_an_epoch() -> None:
+    for budget in ({"tokens_per_iteration": 10**15}, {"tokens_per_iteration": None, "sequences_per_iteration": 10**15}):
+        done = train(ALONE, num_iterations=2, **budget)
+        assert [metrics.num_tokens for metrics in done["heard"]] == [sum(LENGTHS)] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": -1}, "seed is -1; give a whole number from 0"),
+        ({"plan_timeout_s": -1.0}, "plan_timeout_s is -1.0"),
+        ({"collective_timeout_s": float("nan")}, "collective_timeout_s is nan"),
+    ],
+)
+def test_an_argument_out_of_range_is_refused_before_any_group_is_joined(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(plans=own_plan, **changes)
+    assert not dist.is_initialized()
 
 
 @pytest.mark.usefixtures("one_rank")

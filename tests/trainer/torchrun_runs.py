@@ -28,6 +28,7 @@ class TorchrunEnd:
 
 def torchrun(url: str, folder: Path, what: str) -> TorchrunEnd:
     started = time.monotonic()
+    path = [str(SCRIPT.parent), str(SCRIPT.parents[1] / "sequences"), os.environ.get("PYTHONPATH", "")]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, *launcher, str(SCRIPT), url, str(folder), what],
@@ -35,6 +36,6 @@ def torchrun(url: str, folder: Path, what: str) -> TorchrunEnd:
         text=True,
         timeout=90,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{SCRIPT.parent}:{SCRIPT.parents[1] / 'sequences'}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
     )
     return TorchrunEnd(folder, done.returncode, done.stderr, time.monotonic() - started)

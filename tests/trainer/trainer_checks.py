@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from group_checks import check_in_groups
+from group_checks import check_in_groups, fault_of
 from training_runs import NUM_ITERATIONS, PROFILE, dataset, in_turn, only_checkpoint, train, trainer
 
 from worker_agent.trainer.faults import TrainingStopped
@@ -45,6 +45,30 @@ def asked_to_stop(folder: Path) -> dict[str, Any]:
         return {"progress": run.progress, "checkpoint": run.last_checkpoint}
 
 
+def fails_to_report(metrics: IterationMetrics) -> None:
+    """Fail on the only rank that reports."""
+    if metrics.iteration == 1:
+        raise KeyError("my callback")
+
+
+def with_a_failing_script(folder: Path) -> None:
+    """Train until the script fails."""
+    reports = ReportSettings(progress=False, on_iteration=fails_to_report)
+    with trainer(plans=in_turn((TENSOR,)), reports=reports, checkpoints=CheckpointSettings(folder)) as run:
+        run.train()
+
+
+def with_frozen_parameters(folder: Path) -> str:
+    """Resume with an optimizer that leaves out all matrices, and with them all that some ranks hold."""
+    frozen: dict[str, Any] = {
+        "optimizer": OptimizerSettings(make=lambda groups: torch.optim.AdamW(groups[1:], lr=0.01), max_norm=None),
+        "schedule": None,
+        "checkpoints": CheckpointSettings(folder),
+    }
+    train(TENSOR, num_iterations=2, **frozen)
+    return fault_of(lambda: train(TENSOR, num_iterations=3, **frozen))
+
+
 def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
     """Resume by other strategies, which take turns, and meet what stops a run."""
     if rank == 0:
@@ -61,6 +85,8 @@ def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
         ),
         "no planner": stop_of(lambda: trainer(**away).train()),
         "bad token": stop_of(lambda: train(TENSOR, data=bad, shuffle=False, num_iterations=NUM_ITERATIONS)),
+        "callback": stop_of(lambda: with_a_failing_script(folder / "callback")),
+        "frozen": with_frozen_parameters(folder / "frozen"),
         "layout": stop_of(lambda: train(((8, 1),))),
         "asked to stop": asked_to_stop(folder / "asked"),
     }

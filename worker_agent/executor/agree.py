@@ -86,7 +86,7 @@ def agree_on_plan(plan: Plan, terms: Mapping[str, object], fault: Exception | No
     RankLost
         If a rank died or did not arrive within the group's timeout.
     """
-    digest = _digest_of(plan)
+    digest = digest_of(plan)
     plan_digest = hashlib.sha256(digest.encode()).digest()
     terms_digest = hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).digest()
     own = plan_digest + terms_digest + bytes([fault is not None])
@@ -112,11 +112,24 @@ def settle(fault: Exception | None, doing: str, group: Group = None) -> None:
         _raise_failure(fault, doing, group)
 
 
+def digest_of(plan: object) -> str:
+    """Return the digest of what a rank would act on, or what it was given in place of a plan.
+
+    It is computed anew: a plan may have been changed since it was read.
+    """
+    if not isinstance(plan, Plan):
+        return f"a {type(plan).__name__} and no plan"
+    try:
+        return plan.expected_digest()
+    except Exception as broken:  # noqa: BLE001 - whatever a broken plan raises, the ranks that wait must hear of it
+        return f"a broken plan ({type(broken).__name__}: {text_of(broken)})"
+
+
 def _encode(plan_or_fault: Plan | Exception | None) -> tuple[int, bytes]:
     if isinstance(plan_or_fault, Plan):
         return _PLAN, plan_or_fault.model_dump_json().encode()
     if isinstance(plan_or_fault, Exception):
-        return _FAULT, json.dumps([type(plan_or_fault).__name__, str(plan_or_fault)]).encode()
+        return _FAULT, json.dumps([type(plan_or_fault).__name__, text_of(plan_or_fault)]).encode()
     given = type(plan_or_fault).__name__
     return _FAULT, json.dumps(["NoDecision", f"the deciding rank gave {given}, neither a plan nor a fault"]).encode()
 
@@ -133,13 +146,6 @@ def _broadcast(kind: int, body: bytes, group: Group, decider: int) -> tuple[int,
     with rank_loss_named("receiving the shared plan"):
         dist.broadcast(content, group=group, group_src=decider)
     return kind, bytes(content.cpu().numpy())
-
-
-def _digest_of(plan: object) -> str:
-    """Digest of what this rank would act on, computed anew: a plan may have been changed since it was read."""
-    if isinstance(plan, Plan):
-        return plan.expected_digest()
-    return f"a {type(plan).__name__} and no plan"
 
 
 def _raise_disagreement(digest: str, terms: Mapping[str, object], gathered: list[bytes], group: Group) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -76,20 +77,53 @@ def sum_in_place(values: Tensor, group: Group, doing: str) -> None:
         dist.all_reduce(values, group=group)
 
 
-def exchange_rows(
-    sent: Tensor, send_splits: Sequence[int], receive_splits: Sequence[int], group: Group, doing: str
-) -> Tensor:
-    """Send each rank its part of a flat tensor and return what the ranks sent here, in rank order.
+@dataclass(frozen=True, eq=False)
+class RowExchange:
+    """One all-to-all whose memory is there already, so that a rank which takes part in it needs nothing more.
 
-    Parameters
+    Attributes
     ----------
-    sent
-        Shape (sum of ``send_splits``,); the part for rank 0 first.
+    sent, received
+        What goes to the ranks and what comes from them, in rank order; flat, on the device of the group.
     send_splits, receive_splits
         Elements to and from each rank; zeros are allowed.
+    group
+        The process group.
     """
-    device = collective_device(group)
-    received = torch.empty(sum(receive_splits), dtype=sent.dtype, device=device)
-    with rank_loss_named(doing):
-        dist.all_to_all_single(received, sent.to(device), list(receive_splits), list(send_splits), group=group)
-    return received
+
+    sent: Tensor
+    received: Tensor
+    send_splits: list[int]
+    receive_splits: list[int]
+    group: Group
+
+    @classmethod
+    def reserve(
+        cls, sent: Tensor, send_splits: Sequence[int], receive_splits: Sequence[int], group: Group
+    ) -> "RowExchange":
+        """Take the memory of an exchange; involves no other rank.
+
+        Parameters
+        ----------
+        sent
+            Shape (sum of ``send_splits``,), the part for rank 0 first.
+        send_splits, receive_splits
+            Elements to and from each rank.
+        group
+            The process group.
+        """
+        device = collective_device(group)
+        received = torch.zeros(sum(receive_splits), dtype=sent.dtype, device=device)
+        return cls(sent.to(device), received, list(send_splits), list(receive_splits), group)
+
+    def run(self, doing: str) -> Tensor:
+        """Exchange, and return what was received; a collective that every rank of the group calls.
+
+        Raises
+        ------
+        RankLost
+            If a rank died or did not arrive within the group's timeout.
+        """
+        with rank_loss_named(doing):
+            dist.all_to_all_single(self.received, self.sent, self.receive_splits, self.send_splits, group=self.group)
+        return self.received

@@ -27,6 +27,36 @@ class Arena:
         return held[:num_elements]
 
 
+class _Uses:
+    """Who is told of the use of buckets: all that the stage's hooks hold, so that no cycle keeps its memory."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self._num_undone: list[int] = []
+        self._before: Callable[[int], None] | None = None
+        self._after: Callable[[int], None] | None = None
+
+    def begin(self, before: Callable[[int], None], after: Callable[[int], None]) -> None:
+        self._before, self._after, self._num_undone = before, after, []
+
+    def end(self) -> None:
+        self._before, self._after, self._num_undone = None, None, []
+
+    def expect_last(self) -> None:
+        self._num_undone = list(self._sizes)
+
+    def begins(self, bucket: int) -> None:
+        if self._before is not None:
+            self._before(bucket)
+
+    def done(self, bucket: int) -> None:
+        if not self._num_undone:
+            return
+        self._num_undone[bucket] -= 1
+        if self._num_undone[bucket] == 0 and self._after is not None:
+            self._after(bucket)
+
+
 class ComputeBuffer:
     """A stage on flat memory, which knows when a bucket's parameters are used and when its gradients are done.
 
@@ -51,10 +81,7 @@ class ComputeBuffer:
         self, part: ModelPart, buckets: Sequence[Sequence[Slice]], parameters: Tensor, gradients: Tensor
     ) -> None:
         self.parameters, self.gradients = parameters, gradients
-        self._before_bucket: Callable[[int], None] | None = None
-        self._after_bucket: Callable[[int], None] | None = None
-        self._num_undone: list[int] = []
-        self._sizes = [len(bucket) for bucket in buckets]
+        self._uses = _Uses([len(bucket) for bucket in buckets])
         with torch.device("meta"):
             self.stage = DecoderStage(part)
         at = 0
@@ -75,17 +102,20 @@ class ComputeBuffer:
         after_bucket
             Once, when the backward pass announced by `expect_last` has completed the bucket's gradients.
         """
-        self._before_bucket, self._after_bucket = before_bucket, after_bucket
-        self._num_undone = []
+        self._uses.begin(before_bucket, after_bucket)
         self.gradients.zero_()
+
+    def end(self) -> None:
+        """End the iteration: nobody is told anything more, nor held on to."""
+        self._uses.end()
 
     def expect_last(self) -> None:
         """Announce that the next backward pass is the last of the iteration."""
-        self._num_undone = list(self._sizes)
+        self._uses.expect_last()
 
     def _bind(self, number: int, one: Slice, weights: Tensor, gradient: Tensor) -> None:
         parameter = nn.Parameter(weights)
-        adds_itself = weights.dtype == gradient.dtype
+        uses, adds_itself = self._uses, weights.dtype == gradient.dtype
         if adds_itself:
             # Autograd adds into a gradient that is there already.
             parameter.grad = gradient
@@ -94,17 +124,10 @@ class ComputeBuffer:
             if not adds_itself and of.grad is not None:
                 gradient.add_(of.grad)
                 of.grad = None
-            self._count_down(number)
+            uses.done(number)
 
         parameter.register_post_accumulate_grad_hook(done)  # type: ignore[no-untyped-call]
         self.stage.replace_parameter(one.attribute, parameter)
-
-    def _count_down(self, bucket: int) -> None:
-        if not self._num_undone:
-            return
-        self._num_undone[bucket] -= 1
-        if self._num_undone[bucket] == 0 and self._after_bucket is not None:
-            self._after_bucket(bucket)
 
     def _announce_use(self, buckets: Sequence[Sequence[Slice]]) -> None:
         """Call ``before_bucket`` ahead of the stage, for the first, and ahead of each further bucket's first layer."""
@@ -114,8 +137,9 @@ class ComputeBuffer:
             self._announce(self.stage.layers[str(first)], number)
 
     def _announce(self, module: nn.Module, number: int) -> None:
+        uses = self._uses
+
         def before(_: nn.Module, __: object) -> None:
-            if self._before_bucket is not None:
-                self._before_bucket(number)
+            uses.begins(number)
 
         module.register_forward_pre_hook(before)

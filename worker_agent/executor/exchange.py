@@ -8,10 +8,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from planner_client.groups import Groups
 from planner_client.packing import Int64Array, PackedMicroBatch
 from planner_client.run_order import row_indices
 from planner_client.sequences import check_held
-from worker_agent.executor.collectives import Group, exchange_rows
+from worker_agent.executor.carried import CarriedFault, nothing
+from worker_agent.executor.collectives import Group, RowExchange
 from worker_agent.executor.layout import RankRole
 from worker_agent.executor.routes import SequenceRoutes
 
@@ -20,6 +22,11 @@ PADDING_TOKEN = 0
 
 HeldSequences = Mapping[str, Sequence[Tensor]]
 """Token ids of each sequence that a rank holds, by source, in the order held."""
+
+HeldGroups = Mapping[str, Groups]
+"""Atomic groups of the sequences that a rank holds, by source: those that were sent to the planner, as indices."""
+
+_TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +60,8 @@ class MicroBatchTokens:
 class SequenceExchange:
     """One rank's part of the sequence exchange of one iteration.
 
-    Building it checks what the rank holds against the plan and involves no other rank; `exchange_tokens` and
-    `to_sources` are collectives that every rank of the group they are given calls.
+    Building it checks what the rank holds against the plan and involves no other rank, and neither do the methods that
+    reserve memory; `to_sources` is a collective that every rank of the group calls.
 
     Parameters
     ----------
@@ -64,6 +71,8 @@ class SequenceExchange:
         This rank's role.
     held
         Token ids of the sequences this rank holds.
+    groups
+        Atomic groups of the sequences this rank holds.
     vocab_size
         Token ids must be below this, if given.
 
@@ -71,6 +80,8 @@ class SequenceExchange:
     ------
     planner_client.sequences.PlanMismatch
         If the sequences held are not those of the plan.
+    planner_client.groups.GroupMismatch
+        If the groups are not those of the plan.
     ValueError
         If a sequence is not a flat tensor of integers, is empty, or has a token id outside the vocabulary.
     """
@@ -80,6 +91,7 @@ class SequenceExchange:
         routes: SequenceRoutes,
         role: RankRole,
         held: HeldSequences,
+        groups: HeldGroups | None = None,
         *,
         vocab_size: int | None = None,
     ) -> None:
@@ -91,7 +103,7 @@ class SequenceExchange:
         self._inward = routes.inward.leg(role.rank)
         lengths = {source: _lengths(source, sequences) for source, sequences in held.items()}
         check_held(routes.table, lengths)
-        self._indices = row_indices(routes.table, lengths)
+        self._indices = row_indices(routes.table, lengths, groups)
         self._send_buffer = self._fill_send_buffer(held)
         _check_token_ids(self._send_buffer, vocab_size)
         self._micro_batches = () if role.replica is None else routes.table.packed(role.replica, routes.alignment)
@@ -101,16 +113,19 @@ class SequenceExchange:
         """Geometry of the micro-batches of this rank's replica, in order; none without a replica."""
         return self._micro_batches
 
-    def exchange_tokens(self, group: Group = None) -> Tensor:
-        """Send this rank's sequences to where they are computed; return the tokens received, in order of arrival."""
+    def reserve_tokens(self, group: Group = None) -> RowExchange:
+        """Return the exchange that sends this rank's sequences to where they are computed, not yet run.
+
+        Its result are the tokens received, in order of arrival.
+        """
         leg = self._outward
-        return exchange_rows(
-            self._send_buffer,
-            leg.send_tokens.tolist(),
-            leg.receive_tokens.tolist(),
-            group,
-            "exchanging sequences",
-        )
+        return RowExchange.reserve(self._send_buffer, leg.send_tokens.tolist(), leg.receive_tokens.tolist(), group)
+
+    def reserve_results(self, group: Group = None) -> RowExchange:
+        """Return the exchange that `to_sources` runs."""
+        leg = self._inward
+        results = torch.zeros(int(leg.send_sequences.sum()), dtype=torch.float64)
+        return RowExchange.reserve(results, leg.send_sequences.tolist(), leg.receive_sequences.tolist(), group)
 
     def micro_batches(self, received: Tensor, device: torch.device | str = "cpu") -> tuple[MicroBatchTokens, ...]:
         """Cut received tokens into this rank's micro-batches, in order, on a device; involves no other rank."""
@@ -121,7 +136,9 @@ class SequenceExchange:
         run = torch.cat([by_arrival[place] for place in np.argsort(leg.received_rows).tolist()])
         return self._cut(run.to(device))
 
-    def to_sources(self, values: Tensor, group: Group = None) -> dict[str, npt.NDArray[np.float64]]:
+    def to_sources(
+        self, values: Tensor, rows: RowExchange, carried: CarriedFault
+    ) -> dict[str, npt.NDArray[np.float64]]:
         """Bring one value per sequence back to the sources, in the order they hold their sequences.
 
         Parameters
@@ -129,30 +146,35 @@ class SequenceExchange:
         values
             One for each sequence this rank reports, in the order it ran them, shape (n,); empty on a rank that reports
             none.
-        group
-            The process group; by default all ranks.
+        rows
+            From `reserve_results`.
+        carried
+            Keeps what goes wrong on this rank.
 
         Returns
         -------
         dict
-            For each source this rank holds, shape (sequences held,), fp64; NaN for a dropped sequence.
+            For each source this rank holds, shape (sequences held,), fp64; NaN for a dropped sequence. Empty where
+            something went wrong.
         """
-        leg = self._inward
-        places = np.searchsorted(np.sort(leg.sent_rows), leg.sent_rows)
-        received = exchange_rows(
-            values.detach().double()[torch.from_numpy(places).to(values.device)],
-            leg.send_sequences.tolist(),
-            leg.receive_sequences.tolist(),
-            group,
-            "returning results to their sources",
-        )
-        results = received.cpu().numpy()
+        doing = "returning results to their sources"
+        carried.attempt(doing, lambda: self._fill(rows.sent, values), nothing)
+        received = rows.run(doing)
+        return carried.attempt(doing, lambda: self._results(received), dict)
+
+    def _fill(self, sent: Tensor, values: Tensor) -> None:
+        rows = self._inward.sent_rows
+        places = np.searchsorted(np.sort(rows), rows)
+        sent.copy_(values.detach().double()[torch.from_numpy(places).to(values.device)])
+
+    def _results(self, received: Tensor) -> dict[str, npt.NDArray[np.float64]]:
+        rows, results = self._inward.received_rows, received.cpu().numpy()
         returned: dict[str, npt.NDArray[np.float64]] = {}
         for source, num_held in self._sources.items():
             returned[source] = np.full(num_held, np.nan)
             if source in self._source_names:
-                own = self._source_ids[leg.received_rows] == self._source_names.index(source)
-                returned[source][self._indices[leg.received_rows[own]]] = results[own]
+                own = self._source_ids[rows] == self._source_names.index(source)
+                returned[source][self._indices[rows[own]]] = results[own]
         return returned
 
     def _fill_send_buffer(self, held: HeldSequences) -> Tensor:
@@ -187,12 +209,16 @@ class SequenceExchange:
 def _lengths(source: str, sequences: Sequence[Tensor]) -> Int64Array:
     lengths = np.zeros(len(sequences), dtype=np.int64)
     for index, tokens in enumerate(sequences):
-        if tokens.dim() != 1 or tokens.numel() == 0 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-            raise ValueError(
-                f"sequence {index} of source {source!r} is a {tokens.dtype} tensor of shape {tuple(tokens.shape)}; "
-                "give each sequence as a flat tensor of at least one integer token id"
-            )
-        lengths[index] = tokens.numel()
+        given = f"a {type(tokens).__name__}"
+        if isinstance(tokens, Tensor):
+            given = f"a {tokens.dtype} tensor of shape {tuple(tokens.shape)}"
+            if tokens.dim() == 1 and tokens.numel() and tokens.dtype in _TOKEN_DTYPES:
+                lengths[index] = tokens.numel()
+                continue
+        raise ValueError(
+            f"sequence {index} of source {source!r} is {given}; give each sequence as a flat tensor of at least one "
+            f"token id, of one of {', '.join(map(str, _TOKEN_DTYPES))}"
+        )
     return lengths
 
 

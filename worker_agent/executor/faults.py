@@ -56,11 +56,19 @@ class IterationFailed(ExecutionFault):
         self.messages = dict(messages)
 
 
-class MicroBatchFailed(ExecutionFault):
-    """A micro-batch could not be computed on this rank; it says which, how large it is and what was expected of it.
+class PartFailed(ExecutionFault):
+    """A part of an iteration that this rank could not do; it says which, and what was raised.
 
     The other ranks hear of it as `IterationFailed`.
     """
+
+
+class MicroBatchFailed(PartFailed):
+    """A micro-batch could not be computed on this rank; it says which, how large it is and what was expected of it."""
+
+
+class RunnerClosed(ExecutionFault, RuntimeError):  # noqa: N818 - named after what happened, like its siblings
+    """The runner was closed; it runs nothing any more."""
 
 
 class NotFinite(ExecutionFault):

@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from worker_agent.executor.carried import CarriedFault
 from worker_agent.executor.collectives import rank_loss_named
 from worker_agent.executor.layout import RankRole
 from worker_agent.executor.schedule import Message, Step
+from worker_agent.executor.scratch import Scratch
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,38 +30,47 @@ class StageLinks:
     ----------
     role
         The rank's role.
-    group
-        The process group whose messages these are; None for a replica of one stage, which has none.
     hidden_size
         Width of a message; its other dimension are the micro-batch's tokens.
     dtype, device
         Of messages.
+    scratch
+        Room for the largest message.
+    carried
+        Keeps what goes wrong on this rank.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - who sends, what, and what there is if that fails
         self,
         role: RankRole,
-        group: dist.ProcessGroup | None,
         hidden_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        scratch: Scratch,
+        carried: CarriedFault,
     ) -> None:
         self._role = role
-        self._group = group
         self._hidden_size = hidden_size
         self._dtype = dtype
         self._device = device
+        self._scratch = scratch
+        self._carried = carried
+        self._group: dist.ProcessGroup | None = None
         self._unsent: list[_Unsent] = []
 
-    def exchange(self, step: Step, results: Sequence[Tensor], num_tokens: Sequence[int]) -> list[Tensor]:
+    def connect(self, group: dist.ProcessGroup | None) -> None:
+        """Name the process group whose messages these are; None for a replica of one stage, which has none."""
+        self._group = group
+
+    def exchange(self, step: Step, result: Tensor | None, num_tokens: Sequence[int]) -> list[Tensor]:
         """Hand over what a step sends and wait for what it receives.
 
         Parameters
         ----------
         step
             The step.
-        results
-            One tensor for each message it sends.
+        result
+            What it sends; None where that could not be computed.
         num_tokens
             Tokens of every micro-batch, padding included: what is received has no shape of its own.
 
@@ -75,11 +86,9 @@ class StageLinks:
         """
         if not step.sends and not step.receives:
             return []
-        received = [
-            torch.empty(num_tokens[message.micro_batch], self._hidden_size, dtype=self._dtype, device=self._device)
-            for message in step.receives
-        ]
-        sent = [result.contiguous() for result in results]
+        shapes = {one: (num_tokens[one.micro_batch], self._hidden_size) for one in (*step.sends, *step.receives)}
+        sent = [self._sendable(result, shapes[message]) for message in step.sends]
+        received = [self._room(shapes[message]) for message in step.receives]
         posts = [
             *(self._post(dist.isend, message, tensor) for message, tensor in zip(step.sends, sent, strict=True)),
             *(self._post(dist.irecv, message, tensor) for message, tensor in zip(step.receives, received, strict=True)),
@@ -100,6 +109,23 @@ class StageLinks:
             for unsent in self._unsent:
                 unsent.work.wait()
         self._unsent.clear()
+
+    def _sendable(self, result: Tensor | None, shape: tuple[int, int]) -> Tensor:
+        def contiguous() -> Tensor:
+            if result is None:
+                raise RuntimeError("there is no result to send")
+            return result.contiguous()
+
+        return self._carried.attempt(
+            "preparing what to send to another stage", contiguous, lambda: self._scratch.take(shape, self._dtype)
+        )
+
+    def _room(self, shape: tuple[int, int]) -> Tensor:
+        return self._carried.attempt(
+            "taking memory to receive in from another stage",
+            lambda: torch.empty(shape, dtype=self._dtype, device=self._device),
+            lambda: self._scratch.take(shape, self._dtype),
+        )
 
     def _post(self, operation: Callable[..., Any], message: Message, tensor: Tensor) -> dist.P2POp:
         peer = self._role.next_rank if message.to_next else self._role.previous_rank

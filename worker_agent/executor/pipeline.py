@@ -1,27 +1,29 @@
 """Runs one rank's part of a plan: its stage, micro-batch by micro-batch, in the order of its schedule.
 
 A fault of one rank must not leave its neighbours waiting. A rank that fails computes nothing more, but goes on to take
-part in what the others wait for, with zeros of the shapes that the plan foresees; the fault itself is settled by all
-ranks afterwards, before any optimizer steps.
+part in what the others wait for, with values of the shapes that the plan foresees (see `CarriedFault`).
 """
 
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
 from planner_client.packing import PackedMicroBatch
+from worker_agent.executor.carried import CarriedFault, lacks_memory
 from worker_agent.executor.compute_buffer import ComputeBuffer
 from worker_agent.executor.exchange import MicroBatchTokens
-from worker_agent.executor.faults import MicroBatchFailed, RankLost, text_of
+from worker_agent.executor.faults import MicroBatchFailed, text_of
+from worker_agent.executor.layout import RankRole
 from worker_agent.executor.links import StageLinks
 from worker_agent.executor.loss import next_token_targets, scaled_loss, sequence_losses
 from worker_agent.executor.measure import OperationClock
 from worker_agent.executor.parts import TensorCall, backward_calls, forward_calls
 from worker_agent.executor.schedule import Operation, Step
+from worker_agent.executor.scratch import Scratch
 from worker_agent.executor.tensor_parallel import TensorGroup
 
 
@@ -56,7 +58,7 @@ class StageWork:
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """One rank's part of the computation, or what kept it from finishing.
+    """One rank's part of the computation; that of a rank that computes nothing, or failed, by default.
 
     Attributes
     ----------
@@ -66,15 +68,12 @@ class Computed:
         Time that this rank spent on each micro-batch, waiting for others left out where it is seen.
     by_sequence
         Summed loss of each of the replica's sequences, in run order, shape (sequences,), fp64; empty unless asked for.
-    fault
-        What kept it from finishing.
     """
 
     loss_sum: float = 0.0
     num_targets: int = 0
     micro_batch_ms: tuple[float, ...] = ()
     by_sequence: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
-    fault: Exception | None = None
 
 
 class StagePipeline:
@@ -86,70 +85,80 @@ class StagePipeline:
         What to compute.
     buffer
         What to compute with.
-    links
-        To the stages before and after.
-    tensor_group
-        The ranks that share the stage; None if this one has it alone.
+    role
+        The rank's role.
+    scratch
+        Room for the largest message or collective.
+    carried
+        Keeps what goes wrong on this rank.
     with_sequence_losses
         Whether the losses of single sequences are kept.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what to compute with what, and what there is if that fails
         self,
         work: StageWork,
         buffer: ComputeBuffer,
-        links: StageLinks,
-        tensor_group: TensorGroup | None,
+        role: RankRole,
+        scratch: Scratch,
+        carried: CarriedFault,
         *,
         with_sequence_losses: bool,
     ) -> None:
         self._work = work
         self._buffer = buffer
         self._stage, self._part = buffer.stage, buffer.stage.part
-        self._links = links
-        self._tensor_group = tensor_group
+        self._scratch = scratch
+        self._carried = carried
         self._with_sequence_losses = with_sequence_losses
         self._dtype, self._device = buffer.parameters.dtype, buffer.parameters.device
+        self._links = StageLinks(role, self._part.config.hidden_size, self._dtype, self._device, scratch, carried)
+        self._tensor_group: TensorGroup | None = None
         self._trains = any(step.operation and step.operation.kind == "backward" for step in work.steps)
         self._micro_batches: Sequence[MicroBatchTokens] = ()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
         self._loss_sums: list[Tensor] = []
         self._by_sequence: list[Tensor] = []
-        self._fault: Exception | None = None
+
+    def connect(self, stages: dist.ProcessGroup | None, tensor_group: TensorGroup | None) -> None:
+        """Name whom the stage meets.
+
+        Parameters
+        ----------
+        stages
+            The process group in which stages send to one another; None where the replica has one stage.
+        tensor_group
+            The ranks that share the stage; None if this one has it alone.
+        """
+        self._links.connect(stages)
+        self._tensor_group = tensor_group
         self._stage.connect(tensor_group)
 
-    def run(
-        self, micro_batches: Sequence[MicroBatchTokens], clock: OperationClock, fault: Exception | None = None
-    ) -> Computed:
-        """Run all steps.
+    def run(self, micro_batches: Sequence[MicroBatchTokens], clock: OperationClock) -> Computed:
+        """Run all steps; after a fault, only take part in what other ranks wait for.
 
         Parameters
         ----------
         micro_batches
-            The replica's micro-batches.
+            The replica's micro-batches; not looked at where a fault is carried already.
         clock
             Measures the operations.
-        fault
-            What keeps this rank from computing from the start.
 
         Raises
         ------
         RankLost
-            If another rank died or did not arrive in time; every other fault is part of what is returned.
+            If another rank died or did not arrive in time; every other fault is carried along.
         """
-        self._micro_batches, self._fault = micro_batches, fault
+        self._micro_batches = micro_batches
         num_tokens = [packed.num_physical_tokens for packed in self._work.packed]
         result: Tensor | None = None
         for step in self._work.steps:
-            sent = [self._zeros(num_tokens[one.micro_batch]) if result is None else result for one in step.sends]
-            received = self._links.exchange(step, sent, num_tokens)
+            received = self._links.exchange(step, result, num_tokens)
             if step.operation is not None:
                 with record_function(str(step.operation)), clock.operation(step.operation.micro_batch):
                     result = self._attempt(step.operation, received)
         self._links.flush()
-        if self._fault is not None:
-            return Computed(fault=self._fault)
-        return self._computed(clock)
+        return self._carried.attempt("adding up losses", lambda: self._computed(clock), Computed)
 
     def _attempt(self, operation: Operation, received: list[Tensor]) -> Tensor | None:
         """Compute one operation; after a fault, only answer its collectives. None stands for no result."""
@@ -157,24 +166,25 @@ class StagePipeline:
         expected = calls(self._part, self._work.packed[operation.micro_batch].num_physical_tokens)
         if self._tensor_group is not None:
             self._tensor_group.begin()
-        if self._fault is None:
-            try:
-                result = self._compute(operation, received)
-                self._check_calls(expected)
-            except RankLost:
-                raise
-            except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
-                self._fault = self._named(caught, operation)
-            else:
-                return result
-            # Outside the handler, so that the activations its traceback held are free again.
-            self._kept.clear()
-            if self._device.type == "cuda":
-                torch.cuda.empty_cache()
+        return self._carried.attempt(
+            str(operation),
+            lambda: self._checked(operation, received, expected),
+            lambda: self._answered(expected),
+            lambda caught: self._named(caught, operation),
+        )
+
+    def _checked(self, operation: Operation, received: list[Tensor], expected: Sequence[TensorCall]) -> Tensor | None:
+        result = self._compute(operation, received)
+        if self._tensor_group is not None and self._tensor_group.num_calls != len(expected):
+            raise RuntimeError(
+                f"the stage made {self._tensor_group.num_calls} collectives where {len(expected)} were foreseen"
+            )
+        return result
+
+    def _answered(self, expected: Sequence[TensorCall]) -> None:
+        self._kept.clear()
         if self._tensor_group is not None:
-            losses_dtype = torch.float64 if self._dtype == torch.float64 else torch.float32
-            self._tensor_group.answer(expected, self._dtype, losses_dtype, self._device)
-        return None
+            self._tensor_group.answer(expected, self._dtype, self._scratch)
 
     def _compute(self, operation: Operation, received: list[Tensor]) -> Tensor | None:
         if operation.kind == "forward":
@@ -208,30 +218,19 @@ class StagePipeline:
         torch.autograd.backward(out, received[0] if received else None)
         return None if self._part.is_first else taken.grad
 
-    def _check_calls(self, expected: Sequence[TensorCall]) -> None:
-        if self._tensor_group is not None and self._tensor_group.num_calls != len(expected):
-            raise RuntimeError(
-                f"the stage made {self._tensor_group.num_calls} collectives where {len(expected)} were foreseen"
-            )
-
-    def _zeros(self, num_tokens: int) -> Tensor:
-        return torch.zeros(num_tokens, self._part.config.hidden_size, dtype=self._dtype, device=self._device)
-
     def _named(self, fault: Exception, operation: Operation) -> MicroBatchFailed:
         """Say which micro-batch failed and what the plan expected of it."""
         number = operation.micro_batch
         packed = self._work.packed[number]
         buffer = self._buffer
         held = buffer.parameters.nbytes + buffer.gradients.nbytes
-        named = MicroBatchFailed(
+        return MicroBatchFailed(
             f"{operation} of replica {self._work.replica}, stage {self._part.stage}, raised {type(fault).__name__}: "
             f"{text_of(fault)}; the micro-batch has {packed.num_physical_tokens} tokens in {packed.num_sequences} "
             f"sequences (longest {packed.physical_max_seqlen}, limit {self._work.max_tokens}) and was predicted to "
             f"take {self._work.predicted_ms[number]:.1f} ms; parameters and gradients of the stage take {held} bytes"
             f"{_device_memory(self._device)}" + _remedy(fault)
         )
-        named.add_note("".join(traceback.format_exception(fault)))
-        return named
 
     def _computed(self, clock: OperationClock) -> Computed:
         if not (self._part.is_last and self._work.reports_losses):
@@ -252,6 +251,6 @@ def _device_memory(device: torch.device) -> str:
 
 
 def _remedy(fault: Exception) -> str:
-    if not isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
+    if not lacks_memory(fault):
         return ""
     return "; measure this layout's limit anew, or ask for plans with smaller max_tokens_per_micro_batch"

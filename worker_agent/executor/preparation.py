@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from planner_client.contract import Plan
-from worker_agent.executor.exchange import HeldSequences, SequenceExchange
+from planner_client.groups import Groups
+from worker_agent.executor.exchange import HeldGroups, HeldSequences, SequenceExchange
 from worker_agent.executor.layout import RankRole, check_model_fits, rank_roles, reporting_rank, tensor_groups
 from worker_agent.executor.parameter_routes import parameter_routes
 from worker_agent.executor.parameters import ParameterTable
@@ -109,7 +110,12 @@ class Preparer:
         """The sources whose sequences this rank holds."""
         return tuple(source for source, rank in self._rank_of_source.items() if rank == self._rank)
 
-    def prepare(self, plan: Plan, sequences: HeldSequences | Sequence[Tensor]) -> PreparedIteration:
+    def prepare(
+        self,
+        plan: Plan,
+        sequences: HeldSequences | Sequence[Tensor],
+        groups: HeldGroups | Groups | None = None,
+    ) -> PreparedIteration:
         """Do all of an iteration that this rank can do alone.
 
         Parameters
@@ -118,6 +124,8 @@ class Preparer:
             The plan.
         sequences
             Token ids of the sequences this rank holds, as one list or by source.
+        groups
+            Atomic groups of them, in the same form; None if there are none.
 
         Raises
         ------
@@ -126,6 +134,10 @@ class Preparer:
         ValueError
             If the sequences are not what the plan and the model want.
         """
+        if not isinstance(plan, Plan):
+            raise ValueError(  # noqa: TRY004 - a bad argument like the others, and a caller catches them as one
+                f"a {type(plan).__name__} was given in place of a plan; give every rank what share_plan returns"
+            )
         roles = rank_roles(plan, self._world_size)
         check_model_fits(plan, self._table.config)
         role = roles[self._rank]
@@ -133,6 +145,7 @@ class Preparer:
             sequence_routes(plan, self._world_size, self._rank_of_source),
             role,
             self._by_source(sequences),
+            self._groups_by_source(groups),
             vocab_size=self._table.config.vocab_size,
         )
         works = role.replica is not None and bool(plan.replicas[role.replica].micro_batches)
@@ -160,13 +173,13 @@ class Preparer:
 
     def _by_source(self, sequences: HeldSequences | Sequence[Tensor]) -> HeldSequences:
         if isinstance(sequences, Mapping):
-            strangers = sorted(set(sequences) - set(self.sources))
-            if strangers:
-                raise ValueError(
-                    f"rank {self._rank} was given sequences of source {strangers[0]!r} but holds "
-                    f"{', '.join(self.sources) or 'no source'}; put the source into rank_of_source"
-                )
+            self._check_sources(sequences, "sequences")
             return {source: sequences.get(source, ()) for source in self.sources}
+        if not isinstance(sequences, Sequence):
+            raise ValueError(  # noqa: TRY004 - as above
+                f"rank {self._rank} was given a {type(sequences).__name__} in place of sequences; give a list of "
+                "tensors, or such lists by source"
+            )
         if len(self.sources) == 1:
             return {self.sources[0]: sequences}
         if not self.sources and not sequences:
@@ -175,3 +188,24 @@ class Preparer:
             f"rank {self._rank} holds {len(self.sources)} sources but was given one list of {len(sequences)} "
             "sequences; give a list for each source, by name"
         )
+
+    def _groups_by_source(self, groups: HeldGroups | Groups | None) -> HeldGroups:
+        if isinstance(groups, Mapping):
+            self._check_sources(groups, "groups")
+            return groups
+        if not groups:
+            return {}
+        if len(self.sources) == 1:
+            return {self.sources[0]: groups}
+        raise ValueError(
+            f"rank {self._rank} holds {len(self.sources)} sources but was given one list of {len(groups)} groups; "
+            "give a list for each source, by name"
+        )
+
+    def _check_sources(self, named: Mapping[str, object], what: str) -> None:
+        strangers = sorted(set(named) - set(self.sources))
+        if strangers:
+            raise ValueError(
+                f"rank {self._rank} was given {what} of source {strangers[0]!r} but holds "
+                f"{', '.join(self.sources) or 'no source'}; put the source into rank_of_source"
+            )

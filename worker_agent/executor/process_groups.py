@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from worker_agent.executor.agree import settle
+from worker_agent.executor.carried import CarriedFault
 from worker_agent.executor.collectives import Group, collective_device, group_timeout, rank_loss_named
 from worker_agent.executor.layout import revise_groups
 from worker_agent.executor.tensor_parallel import TensorGroup
@@ -37,6 +39,10 @@ class ProcessGroups:
     ------
     ValueError
         If the group is not one of all ranks of the job.
+    IterationFailed
+        On every rank, if a rank could not make its part of a group.
+    RankLost
+        If a rank died or did not arrive within the group's timeout.
     """
 
     def __init__(self, group: Group, limit: int = DEFAULT_MAX_PROCESS_GROUPS) -> None:
@@ -55,7 +61,10 @@ class ProcessGroups:
         self._held: OrderedDict[tuple[int, ...], dist.ProcessGroup] = OrderedDict()
         self._pipeline: dist.ProcessGroup | None = None
         self._preparation: dist.ProcessGroup | None = None
-        self.propagation = self._make(range(len(self._global_ranks)))
+        carried = CarriedFault(self._device)
+        self._first_sum = torch.zeros(1, device=self._device)
+        self.propagation = self._joined(range(len(self._global_ranks)), carried)
+        settle(carried.fault, "making process groups", group)
 
     @property
     def held(self) -> tuple[tuple[int, ...], ...]:
@@ -72,13 +81,15 @@ class ProcessGroups:
         """
         revise_groups(self.held, needed, self._limit)
 
-    def ensure(self, needed: Sequence[tuple[int, ...]], *, pipeline: bool) -> None:
+    def ensure(self, needed: Sequence[tuple[int, ...]], carried: CarriedFault, *, pipeline: bool) -> None:
         """Hold the groups that a plan needs; a collective that every rank calls.
 
         Parameters
         ----------
         needed
             Ranks of its groups of stages, in the order to make them.
+        carried
+            Keeps what goes wrong on this rank.
         pipeline
             Whether it has stages that send to one another.
 
@@ -91,11 +102,11 @@ class ProcessGroups:
         for ranks in given_up:
             self._destroy(self._held.pop(ranks))
         for ranks in made:
-            self._held[ranks] = self._make(ranks)
+            self._held[ranks] = self._joined(ranks, carried)
         for ranks in needed:
             self._held.move_to_end(ranks)
         if pipeline and self._pipeline is None:
-            self._pipeline = self._make(range(len(self._global_ranks)))
+            self._pipeline = self._joined(range(len(self._global_ranks)), carried)
 
     def tensor_group(self, ranks: tuple[int, ...]) -> TensorGroup | None:
         """Return the group of the ranks that share this rank's stage; None if it has the stage alone."""
@@ -114,19 +125,27 @@ class ProcessGroups:
             raise RuntimeError("no plan with pipeline stages was announced")
         return self._pipeline
 
-    def preparation(self) -> dist.ProcessGroup:
+    def preparation(self, carried: CarriedFault) -> dist.ProcessGroup:
         """Return the group that prepares iterations to come, on the hosts; a collective that every rank calls."""
         if self._preparation is None:
-            self._preparation = self._make(range(len(self._global_ranks)), on_host=True)
+            self._preparation = self._joined(range(len(self._global_ranks)), carried, on_host=True)
         return self._preparation
 
     def close(self) -> None:
-        """Give all groups up; every rank calls it, after its last iteration."""
+        """Give all groups up; every rank calls it once, after its last iteration."""
         for group in (*self._held.values(), self._pipeline, self._preparation, self.propagation):
             if group is not None:
                 self._destroy(group)
         self._held.clear()
         self._pipeline, self._preparation = None, None
+
+    def _joined(self, ranks: Sequence[int], carried: CarriedFault, *, on_host: bool = False) -> dist.ProcessGroup:
+        """Make a group, at the second try where the first one failed before it met the other ranks."""
+
+        def make() -> dist.ProcessGroup:
+            return self._make(ranks, on_host=on_host)
+
+        return carried.attempt(f"making the process group of ranks {list(ranks)}", make, make)
 
     def _make(self, ranks: Sequence[int], *, on_host: bool = False) -> dist.ProcessGroup:
         # Making groups among their members alone is faster but ends in broken connections when ranks that were given
@@ -139,7 +158,7 @@ class ProcessGroups:
             )
             if not on_host and self._rank in ranks and self._device.type == "cuda":
                 # The first collective makes NCCL's communicator, which point-to-point messages of a few ranks cannot.
-                dist.all_reduce(torch.zeros(1, device=self._device), group=group)
+                dist.all_reduce(self._first_sum, group=group)
         return group
 
     def _destroy(self, group: dist.ProcessGroup) -> None:

@@ -13,7 +13,7 @@ from planner_client.contract import ReplicaTiming
 class IterationResult:
     """What one rank knows after an iteration.
 
-    The times do not overlap; what remains of ``wall_ms`` is returning sequence losses and bookkeeping.
+    The times do not overlap; what remains of ``wall_ms`` is bookkeeping.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class IterationResult:
     return_ms
         Returning gradients, as far as computation did not hide it, waiting for slower ranks included.
     reduce_ms
-        Summing losses and the gradient's norm over the ranks.
+        Returning sequence losses to their sources; summing losses and the gradient's norm over the ranks.
     step_ms
         Clipping and the optimizer's step.
     micro_batch_ms

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from worker_agent.executor.collectives import Group, collective_device, rank_loss_named
 from worker_agent.executor.model import drawn_weights
+from worker_agent.executor.optimizer_states import STEP, StateForm, foreseen_forms, forms_of
 from worker_agent.executor.parameters import Interval, Parameter, ParameterTable
 from worker_agent.executor.shape import DecoderConfig
 
@@ -17,8 +18,6 @@ MakeOptimizer = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 DECAYED, UNDECAYED = "decayed", "undecayed"
 """Names of the two parameter groups: matrices, and norms' weights, whose weight decay is 0."""
-
-_STEP = "step"
 
 
 class ShardedState:
@@ -52,8 +51,14 @@ class ShardedState:
         The shard's weights and gradients, shape (elements of the shard,).
     optimizer
         Steps on views of ``masters``; works with ``torch.optim.lr_scheduler``.
+
+    Raises
+    ------
+    ValueError
+        If the seed is negative.
     """
 
+    @torch.inference_mode(mode=False)
     def __init__(
         self,
         config: DecoderConfig,
@@ -63,6 +68,8 @@ class ShardedState:
         dtype: torch.dtype = torch.float32,
         group: Group = None,
     ) -> None:
+        if seed < 0:
+            raise ValueError(f"seed is {seed}; give 0 or more")
         self.table = ParameterTable.of(config)
         self._group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
@@ -73,6 +80,8 @@ class ShardedState:
         self.load(drawn_weights(config, seed))
         self._views: list[tuple[Interval, nn.Parameter]] = []
         self.optimizer = make_optimizer(self._parameter_groups())
+        # Adagrad makes its states when it is built, and cannot do without them.
+        self._has_states_from_the_start = bool(self.optimizer.state)
 
     @property
     def config(self) -> DecoderConfig:
@@ -133,39 +142,49 @@ class ShardedState:
         """Cut a flat tensor of all elements into the decoder's parameters, as views by name."""
         return {entry.name: flat[entry.begin : entry.end].view(entry.shape) for entry in self.table.entries}
 
+    @torch.inference_mode(mode=False)
     def optimizer_shards(self) -> dict[str, Tensor]:
         """Return this rank's optimizer states as flat tensors, one value for each element of the shard.
 
         A state that is one number for a whole parameter, as Adam's ``step``, is given once for each element, so that
-        any number of ranks can take it over. Before the first step the states are those the optimizer begins with.
+        any number of ranks can take it over. Zeros stand for the states of a parameter that has not been stepped, and
+        of one that the optimizer was not given. The optimizer is left as it is.
 
         Returns
         -------
         dict
             By the optimizer's name of the state, each of shape (elements of the shard,); copies.
+
+        Raises
+        ------
+        ValueError
+            If a state is neither a number nor one number for each element.
         """
-        if not self.optimizer.state:
-            self._begin_states()
         shards: dict[str, Tensor] = {}
-        for (begin, end), parameter in self._views:
-            for name, value in self.optimizer.state[parameter].items():
-                if isinstance(value, Tensor):
-                    shard = shards.setdefault(
-                        name, torch.zeros(self.masters.numel(), dtype=value.dtype, device=self.masters.device)
-                    )
-                    shard[begin:end] = value.flatten()
+        for (begin, end), parameter, states in self._optimized():
+            stepped = self.optimizer.state.get(parameter)
+            for name, form in states.items():
+                shard = shards.setdefault(
+                    name, torch.zeros(self.masters.numel(), dtype=form.dtype, device=self.masters.device)
+                )
+                if stepped and name in stepped:
+                    shard[begin:end] = stepped[name]
         return shards
 
+    @torch.inference_mode(mode=False)
     def load_optimizer_shards(self, shards: Mapping[str, Tensor]) -> None:
         """Take over optimizer states as `optimizer_shards` gave them, on any number of ranks.
+
+        A parameter that had not been stepped begins as the optimizer lets it begin.
 
         Raises
         ------
         ValueError
             If the states are not those of this optimizer, or not of this shard's size.
         """
-        own = self.optimizer_shards()
-        if own.keys() != shards.keys():
+        optimized = self._optimized()
+        own = {name for _, _, states in optimized for name in states}
+        if own != shards.keys():
             raise ValueError(
                 f"states {sorted(shards)} were given but the optimizer has {sorted(own)}; take the optimizer that "
                 "they come from"
@@ -175,13 +194,18 @@ class ShardedState:
                 raise ValueError(
                     f"state {name!r} has shape {tuple(shard.shape)} but this shard has {self.masters.numel()} elements"
                 )
-        for (begin, end), parameter in self._views:
-            state = self.optimizer.state[parameter]
-            for name, shard in shards.items():
-                if state[name].dim() == 0:
-                    state[name].copy_(shard[begin] if end > begin else torch.zeros(()))
-                else:
-                    state[name].copy_(shard[begin:end])
+        any_stepped = any(bool(shard.any()) for shard in shards.values())
+        for (begin, end), parameter, states in optimized:
+            given = {name: shards[name][begin:end] for name in states}
+            counted = given.get(STEP)
+            stepped = any_stepped if counted is None else bool(counted.any())
+            if begin == end:
+                continue
+            if not (stepped or self._has_states_from_the_start):
+                self.optimizer.state.pop(parameter, None)
+                continue
+            kept = self.optimizer.state[parameter]
+            kept.update({name: form.state_of(given[name]) for name, form in states.items()})
 
     def zero_gradients(self) -> None:
         """Set the shard's gradients to zero and make every optimizer parameter's ``grad`` a view of them again."""
@@ -218,19 +242,17 @@ class ShardedState:
             {"params": groups[False], "name": UNDECAYED, "weight_decay": 0.0},
         ]
 
-    def _begin_states(self) -> None:
-        """Let the optimizer set its states up by a step that changes nothing: no gradient, no rate."""
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        kept, gradients = self.masters.clone(), self.gradients.clone()
-        self.zero_gradients()
-        for group in self.optimizer.param_groups:
-            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
-        # Not through optimizer.step, which schedulers count.
-        type(self.optimizer).step(self.optimizer)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        for state in self.optimizer.state.values():
-            if _STEP in state:
-                state[_STEP] = torch.zeros_like(state[_STEP]) if isinstance(state[_STEP], Tensor) else 0
-        self.masters.copy_(kept)
-        self.gradients.copy_(gradients)
+    def _optimized(self) -> list[tuple[Interval, nn.Parameter, Mapping[str, StateForm]]]:
+        """Return the parameters that the optimizer was given, and the states that it keeps, or will keep, of each."""
+        found: list[tuple[Interval, nn.Parameter, Mapping[str, StateForm]]] = []
+        group_of = {id(one): group for group in self.optimizer.param_groups for one in group["params"]}
+        foreseen: dict[int, Mapping[str, StateForm]] = {}
+        for interval, parameter in self._views:
+            group = group_of.get(id(parameter))
+            if group is None:
+                continue
+            states = forms_of(self.optimizer.state.get(parameter, {}), parameter)
+            if not states and id(group) not in foreseen:
+                foreseen[id(group)] = foreseen_forms(self.optimizer, group, parameter)
+            found.append((interval, parameter, states or foreseen[id(group)]))
+        return found

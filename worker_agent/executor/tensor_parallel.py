@@ -13,6 +13,7 @@ from torch.nn import functional
 from worker_agent.executor.collectives import rank_loss_named
 from worker_agent.executor.loss import IGNORED, widened
 from worker_agent.executor.parts import TensorCall
+from worker_agent.executor.scratch import Scratch, losses_dtype
 
 
 class TensorGroup:
@@ -48,13 +49,11 @@ class TensorGroup:
             dist.all_reduce(values, reduction, group=self._group)
         self.num_calls += 1
 
-    def answer(
-        self, calls: Sequence[TensorCall], dtype: torch.dtype, losses_dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """Take part in those of an operation's calls that were not made yet, with zeros."""
+    def answer(self, calls: Sequence[TensorCall], dtype: torch.dtype, scratch: Scratch) -> None:
+        """Take part in those of an operation's calls that were not made yet, with values of no meaning."""
         for call in calls[self.num_calls :]:
-            values = torch.zeros(call.shape, dtype=losses_dtype if call.of_losses else dtype, device=device)
-            self.combine(values, call.operation)
+            values = scratch.take(call.shape, losses_dtype(dtype) if call.of_losses else dtype)
+            self.combine(values.zero_(), call.operation)
 
 
 def split_input(hidden: Tensor, ranks: TensorGroup | None) -> Tensor:

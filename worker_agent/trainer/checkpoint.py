@@ -4,9 +4,10 @@ Each flat tensor is saved as one `DTensor` sharded over all ranks, so that it ca
 layout that computes plays no part in it.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +19,34 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from worker_agent.executor.collectives import Group, gather_bytes, rank_loss_named
+from worker_agent.executor.collectives import Group, gather_bytes, gather_values, rank_loss_named
 from worker_agent.executor.shape import DecoderConfig
 from worker_agent.trainer.checkpoint_folder import (
+    FORMAT,
     begin_checkpoint,
     checkpoint_name,
+    corrupt_part,
     finish_checkpoint,
+    iterations_of,
     missing_part,
     partial_path,
     prune,
+    put_back_replaced,
     read_manifest,
+    record_digests,
+    try_folder,
     whole_checkpoints,
 )
-from worker_agent.trainer.faults import CheckpointRefused
-from worker_agent.trainer.sampling import DataPosition
+from worker_agent.trainer.faults import CheckpointCorrupt, CheckpointRefused
+from worker_agent.trainer.progress import Progress
 from worker_agent.trainer.settled import settled
 
-FORMAT = 1
 _SCHEDULE_FILE = "schedule.pt"
 _NAME_BYTES = 64
 """Room for the name of a checkpoint, so that all ranks tell equally much."""
 
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come.
-
-    Attributes
-    ----------
-    num_iterations
-        Iterations done.
-    position
-        Where the next batch begins.
-    plan_digest
-        Digest of the last plan that was run.
-    data_seed
-        Seed of the order of the data.
-    """
-
-    num_iterations: int = 0
-    position: DataPosition = field(default_factory=DataPosition)
-    plan_digest: str | None = None
-    data_seed: int = 0
+_CORRUPT_BYTES = 256
+"""As above, for what is corrupt."""
 
 
 class CheckpointWriter:
@@ -87,10 +74,36 @@ class CheckpointWriter:
         self._num_elements = num_elements
         self._keep = keep
         self._group = group
-        self._leads = dist.get_rank(group) == 0
+        self._rank, self._num_ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._leads = self._rank == 0
 
-    def newest(self) -> Path | None:
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for all."""
+        return self._leads
+
+    def path_of(self, num_iterations: int) -> Path:
+        """Return where the checkpoint after so many iterations lies, or would."""
+        return self._folder / checkpoint_name(num_iterations)
+
+    def try_folder(self) -> None:
+        """Find out whether every rank can write to the folder, long before there is something to write.
+
+        Raises
+        ------
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if a rank cannot.
+        """
+        with settled(f"trying to write to {self._folder}", self._group):
+            try_folder(self._folder, self._rank)
+
+    def newest(self, *, before: Path | None = None) -> Path | None:
         """Return the newest whole checkpoint, the same on every rank; None if there is none.
+
+        Parameters
+        ----------
+        before
+            Only those older than this one count.
 
         Raises
         ------
@@ -100,7 +113,10 @@ class CheckpointWriter:
         found = b""
         with settled("looking for checkpoints", self._group):
             if self._leads:
+                put_back_replaced(self._folder)
                 whole = whole_checkpoints(self._folder)
+                if before is not None:
+                    whole = [path for path in whole if iterations_of(path) < iterations_of(before)]
                 found = whole[-1].name.encode() if whole else b""
         padded = found.ljust(_NAME_BYTES, b"\0")
         told = gather_bytes(padded, self._group, "agreeing on a checkpoint")[0].rstrip(b"\0").decode()
@@ -114,7 +130,7 @@ class CheckpointWriter:
         shards
             This rank's part of each flat tensor, by name.
         schedule
-            State of the learning-rate scheduler.
+            State of the learning rate's schedule; plain values and tensors.
         progress
             How far the run has come.
 
@@ -129,18 +145,20 @@ class CheckpointWriter:
             On every rank, if a rank cannot write its part; older checkpoints are left as they are.
         """
         done = progress.num_iterations
+        shards = self._common(shards)
         with settled(f"making room for the checkpoint after iteration {done - 1}", self._group):
             if self._leads:
                 begin_checkpoint(self._folder, done)
         partial = partial_path(self._folder, done)
         with settled(f"writing {partial}", self._group):
             _run_dcp(lambda: save(self._state(shards), checkpoint_id=partial, process_group=self._group))
+            record_digests(self._folder, done, self._rank)
         with settled(f"finishing checkpoint {checkpoint_name(done)}", self._group):
             if self._leads:
                 torch.save(dict(schedule), partial / _SCHEDULE_FILE)
                 finish_checkpoint(self._folder, done, self._content(shards, progress))
                 prune(self._folder, self._keep)
-        return self._folder / checkpoint_name(done)
+        return self.path_of(done)
 
     def load(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> tuple[Progress, dict[str, Any]]:
         """Read a checkpoint into this rank's part of each flat tensor.
@@ -155,20 +173,57 @@ class CheckpointWriter:
         Returns
         -------
         tuple of (Progress, dict)
-            How far its run had come, and the state of the learning-rate scheduler.
+            How far its run had come, and the state of the learning rate's schedule.
 
         Raises
         ------
+        CheckpointCorrupt
+            On every rank, if a file has other bytes than were written.
         worker_agent.executor.faults.IterationFailed
             On every rank, if it is torn, of another model or of other optimizer states.
         """
+        shards = self._common(shards)
         with settled(f"reading {checkpoint}", self._group):
-            manifest = self._check(checkpoint, shards)
-            schedule: dict[str, Any] = torch.load(checkpoint / _SCHEDULE_FILE, weights_only=True)
+            progress = self._check(checkpoint, shards)
+        self._check_bytes(checkpoint)
         with settled(f"loading {checkpoint}", self._group):
+            schedule: dict[str, Any] = torch.load(checkpoint / _SCHEDULE_FILE, weights_only=True)
             _run_dcp(lambda: load(self._state(shards), checkpoint_id=checkpoint, process_group=self._group))
-        told = manifest["progress"]
-        return Progress(**{**told, "position": DataPosition(**told["position"])}), schedule
+        return progress, schedule
+
+    def _common(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the flat tensors that any rank has; where this one has none, zeros.
+
+        An optimizer that leaves parameters out has no states on a rank that holds none of those it takes.
+        """
+        own = {name: str(local.dtype).removeprefix("torch.") for name, local in shards.items()}
+        text = json.dumps(own).encode()
+        doing = "comparing what a checkpoint holds"
+        size = int(max(sizes[0] for sizes in gather_values([len(text)], self._group, doing)))
+        by_rank = [json.loads(told) for told in gather_bytes(text.ljust(size), self._group, doing)]
+        dtypes = {name: dtype for told in by_rank for name, dtype in told.items()}
+        like = next(iter(shards.values()))
+        return {
+            name: shards[name] if name in shards else torch.zeros_like(like, dtype=getattr(torch, dtype))
+            for name, dtype in sorted(dtypes.items())
+        }
+
+    def _check_bytes(self, checkpoint: Path) -> None:
+        """Compare all files with their checksums, each rank a share of them.
+
+        Raises
+        ------
+        CheckpointCorrupt
+            On every rank, if one differs.
+        """
+        found: str | None = None
+        with settled(f"reading {checkpoint}", self._group):
+            found = corrupt_part(checkpoint, self._rank, self._num_ranks)
+        told = (found or "").encode()[:_CORRUPT_BYTES].ljust(_CORRUPT_BYTES, b"\0")
+        texts = gather_bytes(told, self._group, f"comparing checksums of {checkpoint}")
+        listed = "; ".join(text.rstrip(b"\0").decode(errors="ignore") for text in texts if text.strip(b"\0"))
+        if listed:
+            raise CheckpointCorrupt(f"checkpoint {checkpoint} is corrupt: {listed}; resume from another one")
 
     def _state(self, shards: Mapping[str, Tensor]) -> dict[str, Any]:
         """Wrap the parts as what they are: one flat tensor each, cut into equal chunks over all ranks."""
@@ -186,16 +241,15 @@ class CheckpointWriter:
 
     def _content(self, shards: Mapping[str, Tensor], progress: Progress) -> dict[str, Any]:
         return {
-            "format": FORMAT,
             "model": _shape_document(self._config),
             "num_elements": self._num_elements,
-            "tensors": {name: str(local.dtype) for name, local in sorted(shards.items())},
-            "num_ranks": dist.get_world_size(self._group),
-            "progress": asdict(progress),
+            "tensors": {name: str(local.dtype) for name, local in shards.items()},
+            "num_ranks": self._num_ranks,
+            "progress": progress.document(),
         }
 
-    def _check(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the manifest of a checkpoint that can be loaded into this run.
+    def _check(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> Progress:
+        """Return the progress of a checkpoint that can be loaded into this run.
 
         Raises
         ------
@@ -210,22 +264,38 @@ class CheckpointWriter:
             raise CheckpointRefused(
                 f"checkpoint {checkpoint} has format {manifest.get('format')}; this version reads format {FORMAT}"
             )
-        differing = _first_difference(manifest["model"], _shape_document(self._config))
+        differing = _first_difference(_entry(manifest, "model", checkpoint), _shape_document(self._config))
         if differing is not None:
             name, stored, own = differing
             raise CheckpointRefused(
                 f"checkpoint {checkpoint} is of a model with {name} {stored} but this one has {name} {own}; "
                 "give the model it was written by, or another folder"
             )
-        tensors = {name: str(local.dtype) for name, local in sorted(shards.items())}
-        differing = _first_difference(manifest["tensors"], tensors)
+        tensors = {name: str(local.dtype) for name, local in shards.items()}
+        differing = _first_difference(_entry(manifest, "tensors", checkpoint), tensors)
         if differing is not None:
             name, stored, own = differing
             raise CheckpointRefused(
                 f"checkpoint {checkpoint} has {name} of type {stored} but this run has {own}; resume with the "
                 "optimizer and the dtype it was written with"
             )
-        return manifest
+        try:
+            progress = Progress.of_document(manifest.get("progress"))
+        except ValueError as fault:
+            raise CheckpointRefused(f"the manifest of checkpoint {checkpoint} was changed: {fault}") from fault
+        if checkpoint_name(progress.num_iterations) != checkpoint.name:
+            raise CheckpointRefused(
+                f"checkpoint {checkpoint} tells of {progress.num_iterations} iterations; give it the name it was "
+                f"written under, {checkpoint_name(progress.num_iterations)}"
+            )
+        return progress
+
+
+def _entry(manifest: Mapping[str, Any], name: str, checkpoint: Path) -> Mapping[str, Any]:
+    told = manifest.get(name)
+    if not isinstance(told, dict):
+        raise CheckpointRefused(f"the manifest of checkpoint {checkpoint} was changed: {name} is {told!r}")
+    return told
 
 
 def _shape_document(config: DecoderConfig) -> dict[str, Any]:

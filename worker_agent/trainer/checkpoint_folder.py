@@ -1,10 +1,12 @@
 """The folder of checkpoints: which are whole, which are old, and how a new one comes to stand there at once.
 
 A checkpoint is written into a hidden folder beside the others and renamed when all of it is on the disk, its manifest
-last. It is whole if its manifest is there and every file named in it has the size named; whatever else lies there (a
-run that was killed while writing, a disk that lost files) is never read.
+last. It is whole if its manifest is there and every file named in it has the size named, and intact if the bytes are
+those that were written; whatever else lies there (a run that was killed while writing, a disk that lost files) is never
+read. Files and links that stand under such names are never deleted.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -15,9 +17,12 @@ from typing import Any
 
 from worker_agent.trainer.faults import CheckpointRefused
 
+FORMAT = 2
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"iteration-(\d{8,})")
-_PARTIAL = re.compile(r"\.iteration-\d{8,}\.partial")
+_REPLACED = re.compile(r"\.(iteration-\d{8,})\.replaced")
+_HIDDEN = re.compile(r"\.iteration-\d{8,}\.(partial|replaced|old)")
+_DIGESTS = ".digests-{}.json"
 
 
 def checkpoint_name(num_iterations: int) -> str:
@@ -64,8 +69,10 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 def missing_part(checkpoint: Path) -> str | None:
     """Return what a checkpoint lacks, in words; None if it is whole."""
     try:
-        sizes = read_manifest(checkpoint)["files"]
-        for name, size_bytes in sizes.items():
+        manifest = read_manifest(checkpoint)
+        if manifest.get("format") != FORMAT:
+            return None  # what another version takes for whole cannot be told; whoever loads it refuses it by name
+        for name, (size_bytes, _) in recorded_files(manifest, checkpoint).items():
             file = checkpoint / name
             found_bytes = file.stat().st_size if file.is_file() else None
             if found_bytes != size_bytes:
@@ -94,24 +101,115 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
+def recorded_files(manifest: Mapping[str, Any], checkpoint: Path) -> dict[str, tuple[int, str]]:
+    """Return the size (bytes) and the SHA-256 of each file that a manifest names.
+
+    Raises
+    ------
+    CheckpointRefused
+        If it does not tell them.
+    """
+    try:
+        return {name: (int(told["bytes"]), str(told["sha256"])) for name, told in manifest["files"].items()}
+    except (KeyError, TypeError, ValueError) as fault:
+        raise CheckpointRefused(f"{checkpoint / MANIFEST} does not tell its files: {fault!r}") from fault
+
+
+def corrupt_part(checkpoint: Path, share: int, num_shares: int) -> str | None:
+    """Return which file of one share of a whole checkpoint has other bytes than were written, in words.
+
+    Parameters
+    ----------
+    checkpoint
+        The checkpoint.
+    share, num_shares
+        Which of so many equal shares of its files is read.
+
+    Raises
+    ------
+    CheckpointRefused
+        If it cannot be read.
+    """
+    recorded = sorted(recorded_files(read_manifest(checkpoint), checkpoint).items())
+    try:
+        for name, (_, digest) in recorded[share::num_shares]:
+            if _sha256(checkpoint / name) != digest:
+                return f"{name} has other bytes than were written"
+    except OSError as fault:
+        raise CheckpointRefused(f"checkpoint {checkpoint} cannot be read: {fault}") from fault
+    return None
+
+
+def try_folder(folder: Path, rank: int) -> None:
+    """Find out whether a rank can write to the folder of checkpoints, which is made if needed.
+
+    Raises
+    ------
+    CheckpointRefused
+        If it cannot.
+    """
+    probe = folder / f".probe-{rank}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("written to see whether checkpoints can be", encoding="utf-8")
+        probe.unlink()
+    except OSError as fault:
+        raise _not_writable(folder, fault) from fault
+
+
+def put_back_replaced(folder: Path) -> None:
+    """Put back what a run was killed while replacing: the old checkpoint, whose successor does not stand there yet.
+
+    Raises
+    ------
+    CheckpointRefused
+        If the folder cannot be read or written.
+    """
+    if not folder.is_dir():
+        return
+    try:
+        for path in list(folder.iterdir()):
+            match = _REPLACED.fullmatch(path.name)
+            if match is not None and not os.path.lexists(folder / match[1]):
+                path.rename(folder / match[1])
+    except OSError as fault:
+        raise _not_writable(folder, fault) from fault
+
+
 def begin_checkpoint(folder: Path, num_iterations: int) -> Path:
     """Make the empty folder that a checkpoint is written into, and return it; one of another try is deleted.
 
     Raises
     ------
     CheckpointRefused
-        If the folder cannot be written.
+        If the folder cannot be written, or something else stands under the checkpoint's name.
     """
-    partial = partial_path(folder, num_iterations)
+    partial, final = partial_path(folder, num_iterations), folder / checkpoint_name(num_iterations)
+    if os.path.lexists(final) and not _is_own_folder(final):
+        raise CheckpointRefused(f"{final} is a file or a link and stands where a checkpoint is written; move it away")
     try:
         if partial.exists():
             shutil.rmtree(partial)
         partial.mkdir(parents=True)
     except OSError as fault:
-        raise CheckpointRefused(
-            f"checkpoints cannot be written to {folder}: {fault}; name a folder that every rank may write to"
-        ) from fault
+        raise _not_writable(folder, fault) from fault
     return partial
+
+
+def record_digests(folder: Path, num_iterations: int, rank: int) -> None:
+    """Write down what a rank's files of a checkpoint contain, so that one rank need not read those of all.
+
+    Raises
+    ------
+    CheckpointRefused
+        If they cannot be read, or it cannot be written.
+    """
+    partial = partial_path(folder, num_iterations)
+    try:
+        digests = {file.name: _sha256(file) for file in partial.glob(f"__{rank}_*")}
+        (partial / _DIGESTS.format(rank)).write_text(json.dumps(digests), encoding="utf-8")
+    except OSError as fault:
+        raise _not_writable(folder, fault) from fault
 
 
 def finish_checkpoint(folder: Path, num_iterations: int, content: Mapping[str, Any]) -> Path:
@@ -133,19 +231,23 @@ def finish_checkpoint(folder: Path, num_iterations: int, content: Mapping[str, A
     """
     partial, final = partial_path(folder, num_iterations), folder / checkpoint_name(num_iterations)
     try:
-        files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        files = _files_with_digests(partial)
         for name in files:
             _sync(partial / name)
         manifest = partial / MANIFEST
         with manifest.open("w", encoding="utf-8") as out:
-            json.dump({**content, "files": files}, out, indent=2, sort_keys=True)
+            json.dump({**content, "format": FORMAT, "files": files}, out, indent=2, sort_keys=True)
             out.flush()
             os.fsync(out.fileno())
         _sync(partial)
+        replaced = folder / f".{final.name}.replaced"
         if final.exists():
-            shutil.rmtree(final)
+            # Never deleted before the new one stands there: killed in between, the next run puts it back.
+            _delete(replaced)
+            final.rename(replaced)
         partial.rename(final)
         _sync(folder)
+        _delete(replaced)
     except OSError as fault:
         raise CheckpointRefused(f"checkpoint {final} cannot be written: {fault}") from fault
     return final
@@ -161,13 +263,50 @@ def prune(folder: Path, keep: int) -> None:
     """
     kept = whole_checkpoints(folder)[-keep:]
     try:
-        for path in folder.iterdir():
-            if (_NAME.fullmatch(path.name) and path not in kept) or _PARTIAL.fullmatch(path.name):
+        for path in list(folder.iterdir()):
+            if not _is_own_folder(path):
+                continue
+            if _HIDDEN.fullmatch(path.name):
+                shutil.rmtree(path)
+            elif _NAME.fullmatch(path.name) and path not in kept:
                 # Renamed first, so that one half deleted never stands under the name of a whole one.
-                doomed = path if path.name.startswith(".") else path.rename(folder / f".{path.name}.partial")
-                shutil.rmtree(doomed)
+                doomed = folder / f".{path.name}.old"
+                _delete(doomed)
+                shutil.rmtree(path.rename(doomed))
     except OSError as fault:
         raise CheckpointRefused(f"old checkpoints in {folder} cannot be deleted: {fault}") from fault
+
+
+def _is_own_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _delete(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+
+
+def _not_writable(folder: Path, fault: OSError) -> CheckpointRefused:
+    return CheckpointRefused(
+        f"checkpoints cannot be written to {folder}: {fault}; name a folder that every rank may write to"
+    )
+
+
+def _files_with_digests(partial: Path) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of each file; those that ranks wrote down are taken from there, and their notes away."""
+    digests: dict[str, str] = {}
+    for note in sorted(partial.glob(_DIGESTS.format("*"))):
+        digests |= json.loads(note.read_text(encoding="utf-8"))
+        note.unlink()
+    return {
+        file.name: {"bytes": file.stat().st_size, "sha256": digests.get(file.name) or _sha256(file)}
+        for file in sorted(partial.iterdir())
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

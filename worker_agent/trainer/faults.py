@@ -34,5 +34,9 @@ class CheckpointRefused(ExecutionFault):
     """A checkpoint that cannot be read or written: missing, torn, of another model, or in a place not writable."""
 
 
+class CheckpointCorrupt(CheckpointRefused):
+    """A checkpoint whose files have other bytes than were written."""
+
+
 class HuggingFaceRefused(ExecutionFault, ValueError):  # noqa: N818 - named after what happened, like its siblings
     """A Hugging Face model that this decoder does not represent, or files that are not whole."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +16,14 @@ from worker_agent.trainer.sampling import DataPosition, batch_size, epoch_order,
 from worker_agent.trainer.settings import BatchLimit
 
 _PAST_THE_END, _FAULT = 0, -1
+
+
+@dataclass
+class _Broken:
+    """Where reading broke off, and with what on this rank, if it was this one's."""
+
+    slot: int
+    fault: Exception | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +66,8 @@ class GlobalBatch:
 class _Reader(Protocol):
     """One epoch, read slot by slot and never backwards."""
 
-    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
-        """Return what the rank holds of these slots; fewer where the epoch ends."""
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
+        """Read what the rank holds of these slots, one after the other; fewer where the epoch ends."""
 
 
 class _IndexedReader:
@@ -70,9 +77,9 @@ class _IndexedReader:
         self._data = data
         self._order = epoch_order(len(data), seed, epoch) if shuffle else np.arange(len(data), dtype=np.int64)
 
-    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
-        slots = own_slots(begin, min(end, len(self._order)), rank, world_size)
-        return [self._data[int(self._order[slot])] for slot in slots]
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
+        for slot in own_slots(begin, min(end, len(self._order)), rank, world_size):
+            yield self._data[int(self._order[slot])]
 
 
 class _StreamReader:
@@ -82,11 +89,12 @@ class _StreamReader:
         self._items: Iterator[Any] = iter(data)
         self._at = 0
 
-    def read(self, begin: int, end: int, rank: int, world_size: int) -> list[Any]:
-        skipped = sum(1 for _ in islice(self._items, begin - self._at))
-        items = list(islice(self._items, end - begin)) if skipped == begin - self._at else []
-        self._at = end
-        return [items[slot - begin] for slot in own_slots(begin, begin + len(items), rank, world_size)]
+    def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
+        # Whoever reads may stop behind its own last slot, so that some of the slots before it are left over.
+        for slot, item in zip(range(self._at, end), self._items, strict=False):
+            self._at = slot + 1
+            if slot >= begin and slot % world_size == rank:
+                yield item
 
 
 class BatchLoader:
@@ -132,6 +140,7 @@ class BatchLoader:
         self._lengths: list[int] = []
         self._own: list[Tensor] = []
         self._is_all = False
+        self._broken: _Broken | None = None
 
     @property
     def position(self) -> DataPosition:
@@ -140,6 +149,8 @@ class BatchLoader:
 
     def next(self) -> GlobalBatch:
         """Read the next batch; a collective that every rank of the group calls.
+
+        A sequence that cannot be read is a fault of the batch that would hold it; those before it are read.
 
         Raises
         ------
@@ -180,8 +191,10 @@ class BatchLoader:
         """Read until the next batch is known, and whether anything follows it; return its number of sequences."""
         while True:
             num = batch_size(self._lengths, self._limit, is_all=self._is_all)
-            if num is not None and (self._is_all or num < len(self._lengths)):
+            if num is not None and (self._is_all or self._broken is not None or num < len(self._lengths)):
                 break
+            if self._broken is not None:
+                settle(self._broken.fault, "reading the next batch", self._group)
             self._read_more()
         if num == 0:
             at = f"slot {self._position.slot} of epoch {self._position.epoch}"
@@ -192,38 +205,43 @@ class BatchLoader:
         """Read as many rows of one slot a rank as are likely to fill the batch, and gather their lengths."""
         num_rows = -(-slots_to_read(self._lengths, self._limit) // self._world_size)
         begin, end = self._read_to, self._read_to + num_rows * self._world_size
-        own: list[Tensor] = []
-        fault: Exception | None = None
-        try:
-            own = self._read_own(begin, end)
-        except Exception as caught:  # noqa: BLE001 - whatever the data raises, the ranks that wait must hear of it
-            fault = caught
-        told = [float(sequence.numel()) for sequence in own] if fault is None else [float(_FAULT)]
+        own, fault = self._read_own(begin, end)
+        told = [float(sequence.numel()) for sequence in own]
+        if fault is not None:
+            told.append(float(_FAULT))
         told += [float(_PAST_THE_END)] * (num_rows - len(told))
-        by_rank = gather_values(told[:num_rows], self._group, "gathering the lengths of the next batch")
-        if any(_FAULT in lengths for lengths in by_rank):
-            settle(fault, "reading the next batch", self._group)
+        by_rank = gather_values(told, self._group, "gathering the lengths of the next batch")
         # Rank by rank the rows hold ascending slots; sorting all by slot restores the epoch's order.
-        slots = [
+        slots = sorted(
             (slot, int(length))
             for rank, lengths in enumerate(by_rank)
             for slot, length in zip(own_slots(begin, end, rank, self._world_size), lengths, strict=True)
             if length != _PAST_THE_END
-        ]
-        self._lengths += [length for _, length in sorted(slots)]
+        )
+        first_bad = next((slot for slot, length in slots if length == _FAULT), None)
+        if first_bad is not None:
+            # A rank's rows behind its fault are not read, so that nothing behind the first one counts.
+            self._broken = _Broken(first_bad, fault)
+            slots = [(slot, length) for slot, length in slots if slot < first_bad]
+            own = own[: len(own_slots(begin, first_bad, self._rank, self._world_size))]
+        else:
+            self._is_all = len(slots) < end - begin
+        self._lengths += [length for _, length in slots]
         self._own += own
-        self._is_all = len(slots) < end - begin
         self._read_to = end
 
-    def _read_own(self, begin: int, end: int) -> list[Tensor]:
-        if self._reader is None:
-            self._reader = self._open()
-        items = self._reader.read(begin, end, self._rank, self._world_size)
-        own = own_slots(begin, end, self._rank, self._world_size)
-        return [
-            as_token_ids(item, f"slot {slot} of epoch {self._position.epoch}")
-            for slot, item in zip(own, items, strict=False)
-        ]
+    def _read_own(self, begin: int, end: int) -> tuple[list[Tensor], Exception | None]:
+        """Read what this rank holds of these slots, up to the first that it cannot read, and why it cannot."""
+        own: list[Tensor] = []
+        slots = own_slots(begin, end, self._rank, self._world_size)
+        try:
+            if self._reader is None:
+                self._reader = self._open()
+            for slot, item in zip(slots, self._reader.read(begin, end, self._rank, self._world_size), strict=False):
+                own.append(as_token_ids(item, f"slot {slot} of epoch {self._position.epoch}"))
+        except Exception as caught:  # noqa: BLE001 - whatever the data raises, the ranks that wait must hear of it
+            return own, caught
+        return own, None
 
     def _open(self) -> _Reader:
         epoch = self._position.epoch

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from worker_agent.executor.faults import PlanningFailed
+from worker_agent.executor.faults import ExecutionFault, IterationFailed, PlanningFailed, RankLost
 from worker_agent.executor.runner import IterationRunner
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
 from worker_agent.trainer.planning import PlanFeed, RunPlan, announced
@@ -15,16 +15,19 @@ ITERATIONS_AHEAD = 2
 
 @dataclass
 class _Coming:
-    """An announced iteration, and once it was asked for its plan, or why it has none."""
+    """An iteration to come: its batch and, once it was asked for, its plan; or why it cannot be run."""
 
     iteration: int
-    batch: GlobalBatch
+    batch: GlobalBatch | None = None
     plan: RunPlan | None = None
-    fault: PlanningFailed | None = None
+    fault: ExecutionFault | None = None
 
 
 class Lookahead:
     """The iterations of a run in turn; every rank of the group builds one and calls it alike.
+
+    Whatever goes wrong while an iteration to come is read, planned or prepared is that one's fault: those before it
+    are run.
 
     Parameters
     ----------
@@ -50,34 +53,51 @@ class Lookahead:
 
         Raises
         ------
+        DataRefused
+            On every rank, if there is no sequence where the iteration's batch begins.
+        worker_agent.executor.faults.IterationFailed
+            On every rank, if a rank cannot read its part of the iteration's batch.
         worker_agent.executor.faults.PlanningFailed
-            On every rank, if the iteration has no plan; that the next one has none is said when that one is taken.
+            On every rank, if the iteration has no plan.
         worker_agent.executor.faults.RankLost
             If a rank died or did not arrive within the group's timeout.
         """
         if not self._coming:
-            self._coming.append(_Coming(iteration, announced(self._loader, self._feed, iteration)))
+            self._coming.append(self._read(iteration))
         own = self._coming.popleft()
         self._ask(own)
-        if own.fault is not None or own.plan is None:
-            raise own.fault or PlanningFailed("NoPlan", f"iteration {iteration} was not announced")
+        if own.fault is not None:
+            raise own.fault
+        if own.batch is None or own.plan is None:
+            raise PlanningFailed("NoPlan", f"iteration {iteration} was not announced")
         if self._coming:
             # Announced one iteration ago or more, so that its plan is there, or nearly.
             self._prepare(self._coming[0])
         last = self._coming[-1] if self._coming else own
-        while len(self._coming) < ITERATIONS_AHEAD and not self._is_over(last.iteration + 1, last.batch.after.epoch):
-            last = _Coming(last.iteration + 1, announced(self._loader, self._feed, last.iteration + 1))
+        # Behind a batch that could not be read nothing is: the run ends there.
+        while len(self._coming) < ITERATIONS_AHEAD and last.batch is not None:
+            if self._is_over(last.iteration + 1, last.batch.after.epoch):
+                break
+            last = self._read(last.iteration + 1)
             self._coming.append(last)
         return own.batch, own.plan
+
+    def _read(self, iteration: int) -> _Coming:
+        try:
+            return _Coming(iteration, announced(self._loader, self._feed, iteration))
+        except RankLost:
+            raise
+        except ExecutionFault as fault:
+            return _Coming(iteration, fault=fault)
 
     def _ask(self, coming: _Coming) -> None:
         if coming.plan is None and coming.fault is None:
             try:
                 coming.plan = self._feed.take(coming.iteration)
-            except PlanningFailed as fault:
+            except (PlanningFailed, IterationFailed) as fault:
                 coming.fault = fault
 
     def _prepare(self, coming: _Coming) -> None:
         self._ask(coming)
-        if coming.plan is not None:
+        if coming.plan is not None and coming.batch is not None:
             self._runner.prepare(coming.plan.plan, coming.batch.held)

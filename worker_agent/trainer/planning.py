@@ -1,7 +1,8 @@
 """Plans for a run: asked on one rank while the iteration before computes, then shared with all."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,7 @@ from worker_agent.executor.collectives import Group
 from worker_agent.prefetch import PlanPrefetcher
 from worker_agent.trainer.faults import NoPlan
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
-from worker_agent.trainer.settings import PlannerSettings
+from worker_agent.trainer.settings import PlannerSettings, refuse_no_duration
 
 LengthsBySource = Mapping[str, Sequence[int]]
 """Lengths (tokens) of one global batch by source, in the order held."""
@@ -43,10 +44,21 @@ class OwnPlans:
         Makes the plan of one global batch.
     timeout_s
         Most time to wait for one plan.
+    busy
+        Held while ``make`` runs: training and evaluation each have a thread that asks for plans.
+
+    Raises
+    ------
+    ValueError
+        If the time is not positive.
     """
 
     make: MakePlan
     timeout_s: float = OWN_PLANS_TIMEOUT_S
+    busy: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        refuse_no_duration(plan_timeout_s=self.timeout_s)
 
 
 Planner = PlannerSettings | OwnPlans
@@ -96,7 +108,9 @@ def plan_timeout_s(planner: Planner) -> float:
     """Return how long a run waits for one plan (s)."""
     if isinstance(planner, OwnPlans):
         return planner.timeout_s
-    return planner.timeout_s or planner.options.deadline_ms / 1000.0 + ANSWER_MARGIN_S
+    if planner.timeout_s is not None:
+        return planner.timeout_s
+    return planner.options.deadline_ms / 1000.0 + ANSWER_MARGIN_S
 
 
 def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about planning, and how long ranks wait
@@ -113,8 +127,9 @@ def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about p
     Raises
     ------
     ValueError
-        If nobody does, two do, or ranks would give up waiting before a plan is overdue.
+        If nobody does, two do, a time is not positive, or ranks would give up waiting before a plan is overdue.
     """
+    refuse_no_duration(collective_timeout_s=collective_timeout_s)
     if (url is None) == (plans is None):
         raise ValueError(
             "nobody makes plans; give planner_url (start one with `hydraulis serve`), or plans="
@@ -123,7 +138,7 @@ def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about p
         )
     planner: Planner
     if plans is not None:
-        planner = OwnPlans(plans, timeout_s or OWN_PLANS_TIMEOUT_S)
+        planner = OwnPlans(plans, OWN_PLANS_TIMEOUT_S if timeout_s is None else timeout_s)
     else:
         candidates = tuple(strategy if isinstance(strategy, str) else tuple(strategy) for strategy in strategies)
         planner = PlannerSettings(str(url), profile, candidates, options or PlanOptions(), timeout_s)
@@ -169,7 +184,7 @@ class PlanFeed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._prefetcher.__exit__(kind, error, at)
+        self._prefetcher.close()
         if self._client is not None:
             self._client.close()
 
@@ -203,7 +218,8 @@ class PlanFeed:
     def _fetch(self, iteration: int) -> Plan:
         lengths, settings = self._lengths[iteration], self._planner
         if isinstance(settings, OwnPlans):
-            return _checked(settings.make(lengths))
+            with settings.busy:
+                return _own_plan(settings.make, lengths)
         if self._client is None:
             raise NoPlan(f"the client of {settings.url} is closed; build a new PlanFeed")
         request = plan_request(settings, lengths, self._num_ranks, iteration if self._numbered else None)
@@ -218,7 +234,11 @@ class PlanFeed:
             ) from fault
 
 
-def _checked(plan: object) -> Plan:
+def _own_plan(make: MakePlan, lengths: LengthsBySource) -> Plan:
+    try:
+        plan: object = make(lengths)
+    except SystemExit as wish:
+        raise NoPlan(f"plans= called sys.exit({wish.code!r}) where a plan was wanted") from wish
     if not isinstance(plan, Plan):
         raise NoPlan(f"plans= gave a {type(plan).__name__}; return a planner_client.contract.Plan")
     return plan

@@ -2,13 +2,28 @@
 
 import os
 from datetime import timedelta
+from itertools import count
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+_joins = count()
+"""Groups joined by this process so far; every rank of a job counts the same."""
+
+_stores: dict[tuple[str | None, ...], Store] = {}
+"""The store of each rendezvous, kept while the process lives: a rank that is early for the next group must not reach
+one that another rank is about to close."""
+
+_RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+"""Variables that torchrun describes a group by."""
 
 
 def join_process_group(timeout_s: float) -> bool:
     """Join the default process group, unless this process is in one already; NCCL with GPUs, gloo without.
+
+    A process may leave a group and join another, as one trainer after the other does; all ranks do so alike.
 
     Parameters
     ----------
@@ -25,11 +40,22 @@ def join_process_group(timeout_s: float) -> bool:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if dist.is_initialized():
         return False
-    backend = "nccl" if has_gpu else "gloo"
     timeout = timedelta(seconds=timeout_s)
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout)
-    else:
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+    store, rank, world_size = _met(timeout)
+    backend = "nccl" if has_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     return True
+
+
+def _met(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return where the ranks of a new group meet, this process's rank and the number of ranks."""
+    if "RANK" not in os.environ:
+        return dist.HashStore(), 0, 1  # type: ignore[attr-defined]
+    described = tuple(os.environ.get(name) for name in _RENDEZVOUS)
+    if described not in _stores:
+        _stores[described], _, _ = next(iter(rendezvous("env://", timeout=timeout)))
+    store = _stores[described]
+    store.set_timeout(timeout)
+    # The store keeps the addresses of an earlier group, at which nobody listens any more: each has names of its own.
+    own = PrefixStore(f"trainer-{next(_joins)}", store)
+    return own, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -1,5 +1,6 @@
 """Where a run begins: at its newest whole checkpoint, or anew."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from worker_agent.trainer.checkpoint import CheckpointWriter, Progress
-from worker_agent.trainer.faults import CheckpointRefused
+from worker_agent.trainer.checkpoint import CheckpointWriter
+from worker_agent.trainer.faults import CheckpointCorrupt, CheckpointRefused
+from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.settings import CheckpointSettings
 
 
@@ -32,9 +34,11 @@ class Resumed:
 
 
 def resume(
-    writer: CheckpointWriter, settings: CheckpointSettings, shards: Mapping[str, Tensor], seed: int
+    writer: CheckpointWriter, settings: CheckpointSettings, shards: Mapping[str, Tensor], order: DataOrder
 ) -> Resumed | None:
     """Load the newest whole checkpoint if the settings want it; a collective that every rank of the group calls.
+
+    One that is corrupt is passed over for an older one, with a warning.
 
     Parameters
     ----------
@@ -44,8 +48,8 @@ def resume(
         Whether to resume.
     shards
         This rank's part of each flat tensor, by name; they are overwritten.
-    seed
-        Seed of the order of the data.
+    order
+        In which order this run reads its data.
 
     Returns
     -------
@@ -55,8 +59,8 @@ def resume(
     Raises
     ------
     CheckpointRefused
-        On every rank, if there is none where there must be one, one where there must be none, or it reads the data in
-        another order.
+        On every rank, if there is none where there must be one, one where there must be none, all are corrupt,
+        or it reads the data in another order.
     worker_agent.executor.faults.IterationFailed
         On every rank, if it cannot be loaded.
     """
@@ -72,10 +76,25 @@ def resume(
                 "right one, or begin anew with resume='newest'"
             )
         return None
-    progress, schedule = writer.load(newest, shards)
-    if progress.data_seed != seed:
-        raise CheckpointRefused(
-            f"checkpoint {newest} reads the data in the order of seed {progress.data_seed} but this run has seed "
-            f"{seed}; give seed={progress.data_seed}"
-        )
-    return Resumed(newest, progress, schedule)
+    resumed = _newest_intact(writer, newest, shards)
+    progress = resumed.progress
+    differs = progress.order.difference(order, progress.position)
+    if differs is not None:
+        raise CheckpointRefused(f"checkpoint {resumed.checkpoint} reads the data {differs}")
+    return resumed
+
+
+def _newest_intact(writer: CheckpointWriter, newest: Path, shards: Mapping[str, Tensor]) -> Resumed:
+    tried: list[str] = []
+    checkpoint: Path | None = newest
+    while checkpoint is not None:
+        try:
+            return Resumed(checkpoint, *writer.load(checkpoint, shards))
+        except CheckpointCorrupt as corrupt:
+            tried.append(str(corrupt))
+            if writer.leads:
+                warnings.warn(f"{corrupt}; looking for an older one", stacklevel=2)
+            checkpoint = writer.newest(before=checkpoint)
+    raise CheckpointRefused(
+        f"{'; '.join(tried)}. There is no older one: mend the disk, or name an empty folder to begin anew"
+    )

@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 from worker_agent.trainer.settings import BatchLimit
 
+MAX_SLOTS_AT_ONCE = 2**14
+"""Most slots that are read at once, whatever a batch may hold."""
+
+_FIRST_SLOTS = 64
+
 
 @dataclass(frozen=True)
 class DataPosition:
@@ -73,13 +78,14 @@ def batch_size(lengths: Sequence[int], limit: BatchLimit, *, is_all: bool) -> in
 
 
 def slots_to_read(lengths: Sequence[int], limit: BatchLimit) -> int:
-    """Estimate how many more slots a batch takes that has these lengths so far; at least 1.
+    """Estimate how many more slots a batch takes that has these lengths so far; from 1 to `MAX_SLOTS_AT_ONCE`.
 
-    The estimate decides only how much is read at once, never what a batch holds.
+    The estimate decides only how much is read at once, never what a batch holds. It at most doubles what is known, so
+    that a few short sequences in the beginning do not have a large budget filled with long ones.
     """
-    most = 2**63
+    most = min(MAX_SLOTS_AT_ONCE, max(_FIRST_SLOTS, len(lengths)))
     if limit.sequences is not None:
-        most = limit.sequences - len(lengths)
+        most = min(most, limit.sequences - len(lengths))
     if limit.tokens is not None:
         mean = sum(lengths) / len(lengths) if lengths else limit.tokens
         most = min(most, int((limit.tokens - sum(lengths)) / max(1.0, mean)) + 1)

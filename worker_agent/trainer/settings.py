@@ -1,5 +1,6 @@
 """What a run is asked to do: frozen values, refused where they cannot be done, before any process waits for another."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,39 @@ if TYPE_CHECKING:
 Decay = Literal["constant", "linear", "cosine"]
 Resume = Literal["newest", "never", "required"]
 
+_SEEDS_END = 2**63
+"""What generators of torch and of NumPy both take."""
+
 
 def _refuse_below(limit: float, **values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not value >= limit:
             raise ValueError(f"{name} is {value}; give at least {limit:g}")
+
+
+def refuse_no_duration(**values_s: float) -> None:
+    """Refuse what is no length of time.
+
+    Raises
+    ------
+    ValueError
+        If a value is not positive and finite; it names the argument.
+    """
+    for name, value_s in values_s.items():
+        if not (value_s > 0 and math.isfinite(value_s)):
+            raise ValueError(f"{name} is {value_s}; give a positive number of seconds")
+
+
+def refuse_bad_seed(seed: int) -> None:
+    """Refuse what cannot seed weights and the order of data.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number from 0 to 2**63 - 1.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS_END:
+        raise ValueError(f"seed is {seed!r}; give a whole number from 0 to {_SEEDS_END - 1}")
 
 
 @dataclass(frozen=True)
@@ -283,8 +312,8 @@ class PlannerSettings:
                 f"planner {self.url} needs to know what the model costs; give profile, the name of one it has "
                 "(`hydraulis profile` measures one) or a Profile"
             )
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ValueError(f"plan_timeout_s is {self.timeout_s}; give a positive number of seconds")
+        if self.timeout_s is not None:
+            refuse_no_duration(plan_timeout_s=self.timeout_s)
         self.candidates()
 
     def candidates(self) -> list[list[ReplicaGroup]]:

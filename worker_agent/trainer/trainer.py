@@ -1,8 +1,8 @@
 """Trains a decoder on variable-length sequences, each iteration by a plan of its own."""
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,21 +14,29 @@ from torch import Tensor
 
 from planner_client.contract import PlanOptions, Profile, ReplicaGroup
 from worker_agent.executor.collectives import gather_values
-from worker_agent.executor.faults import ExecutionFault
+from worker_agent.executor.faults import ExecutionFault, RankLost
 from worker_agent.executor.runner import IterationRunner
 from worker_agent.executor.shape import DecoderConfig
 from worker_agent.executor.shards import ShardedState
 from worker_agent.trainer.advice import stopped
-from worker_agent.trainer.checkpoint import CheckpointWriter, Progress
+from worker_agent.trainer.checkpoint import CheckpointWriter
+from worker_agent.trainer.checkpoint_shards import checkpoint_shards, take_over
 from worker_agent.trainer.evaluation import mean_token_loss
 from worker_agent.trainer.faults import CheckpointRefused
 from worker_agent.trainer.hugging_face import read_config, read_weights, write_model
 from worker_agent.trainer.loader import BatchLoader
 from worker_agent.trainer.lookahead import Lookahead
 from worker_agent.trainer.metrics import IterationMetrics
-from worker_agent.trainer.optimizer import make_optimizer, make_schedule, restore_schedule, step_schedule
+from worker_agent.trainer.optimizer import (
+    make_optimizer,
+    make_schedule,
+    restore_schedule,
+    schedule_document,
+    step_schedule,
+)
 from worker_agent.trainer.planning import MakePlan, PlanFeed, planner_of
 from worker_agent.trainer.process_group import join_process_group
+from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.reporting import Reporter
 from worker_agent.trainer.resume import Resumed, resume
 from worker_agent.trainer.settings import (
@@ -39,12 +47,10 @@ from worker_agent.trainer.settings import (
     ReportSettings,
     RunLength,
     ScheduleSettings,
+    refuse_bad_seed,
 )
 from worker_agent.trainer.settled import settled
 from worker_agent.trainer.stop_signal import StopWish, stop_wish
-
-_MASTERS = "masters"
-"""Name of the master weights among the flat tensors of a checkpoint."""
 
 
 class Trainer:
@@ -69,7 +75,8 @@ class Trainer:
         The planner to ask, what the model costs (a profile's name, or a profile), candidate strategies such as
         ``"(2,1)x1,(1,1)x2"`` (none: all are searched), constraints, and the most time to wait for one plan.
     plans
-        In place of a planner: a function of a batch's lengths by source that makes the plan; called on rank 0.
+        In place of a planner: a function of a batch's lengths by source that makes the plan. Called on rank 0 in
+        another thread than the one that trains, never twice at once; also for evaluation, in between.
     optimizer, schedule, checkpoints, evaluation, reports
         See their classes in `worker_agent.trainer.settings`.
     seed
@@ -132,7 +139,9 @@ class Trainer:
         self._data, self._shuffle = data, shuffle
         self._base_folder = None if isinstance(model, DecoderConfig) else Path(model)
         self._config = model if isinstance(model, DecoderConfig) else read_config(model)
-        self._progress = Progress(data_seed=seed)
+        refuse_bad_seed(seed)
+        self._progress = Progress()
+        self._is_closed = False
         self._last_checkpoint: Path | None = None
         self._owns_group = join_process_group(collective_timeout_s)
         try:
@@ -182,6 +191,7 @@ class Trainer:
         TrainingStopped
             If an iteration could not be run; it names the iteration, the cause, and from where to go on.
         """
+        self._refuse_closed()
         metrics: IterationMetrics | None = None
         try:
             with ExitStack() as stack:
@@ -191,7 +201,8 @@ class Trainer:
                 ahead = Lookahead(self._loader(), feed, self._runner, self._length.is_over)
                 while not self._is_over():
                     metrics, is_stopped = self._iterate(ahead, wish)
-                    reporter.report(metrics)
+                    with self._saved_first(), settled(f"reporting iteration {metrics.iteration}"):
+                        reporter.report(metrics)
                     if is_stopped:
                         reporter.say(f"stopped on SIGTERM after {self._progress.num_iterations} iterations")
                         break
@@ -214,6 +225,7 @@ class Trainer:
         worker_agent.executor.faults.ExecutionFault
             If a batch could not be planned or run.
         """
+        self._refuse_closed()
         if data is None:
             if self._evaluation is None:
                 raise ValueError("there is no data to evaluate; give evaluate(data), or evaluation=")
@@ -222,6 +234,7 @@ class Trainer:
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights by the decoder's names, on every rank; a collective that every rank calls."""
+        self._refuse_closed()
         return self._state.gathered()
 
     def save_checkpoint(self) -> Path:
@@ -234,10 +247,11 @@ class Trainer:
         worker_agent.executor.faults.IterationFailed
             On every rank, if it cannot be written.
         """
+        self._refuse_closed()
         if self._writer is None:
             raise CheckpointRefused("the run has no folder for checkpoints; give checkpoints=CheckpointSettings(...)")
-        shards = self._shards()
-        self._last_checkpoint = self._writer.save(shards, self._scheduler.state_dict(), self._progress)
+        schedule = schedule_document(self._state.optimizer, self._scheduler)
+        self._last_checkpoint = self._writer.save(checkpoint_shards(self._state), schedule, self._progress)
         return self._last_checkpoint
 
     def save_hugging_face(
@@ -261,7 +275,7 @@ class Trainer:
         worker_agent.executor.faults.IterationFailed
             On every rank, if it cannot be written.
         """
-        weights = self._state.gathered()
+        weights = self.weights()
         with settled(f"writing the model to {directory}"):
             if self._leads:
                 write_model(
@@ -274,9 +288,15 @@ class Trainer:
                 )
 
     def close(self) -> None:
-        """Free what the run holds, and leave the process group if the trainer joined it."""
-        self._runner.close()
-        self._leave_group()
+        """Free what the run holds, and leave the process group if the trainer joined it; once is enough."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._runner.close()
+            self._leave_group()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("the trainer is closed; build a new one, which goes on from the newest checkpoint")
 
     def _build(self, seed: int, dtype: torch.dtype, compute_dtype: torch.dtype | None) -> None:
         self._leads = dist.get_rank() == 0
@@ -286,12 +306,16 @@ class Trainer:
             dtype=dtype,
             make_optimizer=lambda groups: make_optimizer(groups, self._optimizer_settings),
         )
+        with settled("looking at the data"):
+            order = DataOrder.of(self._data, seed, shuffle=self._shuffle)
+        self._progress = Progress(order=order)
         self._writer, resumed = None, None
         if self._checkpoints is not None:
             self._writer = CheckpointWriter(
                 self._checkpoints.path, self._config, self._state.table.num_elements, keep=self._checkpoints.keep
             )
             resumed = self._resume(self._writer, self._checkpoints)
+            self._writer.try_folder()
         if resumed is None and self._base_folder is not None:
             with settled(f"reading the model in {self._base_folder}"):
                 self._state.load(read_weights(self._base_folder, self._config))
@@ -302,23 +326,40 @@ class Trainer:
             begun_at=self._progress.num_iterations,
         )
         if resumed is not None:
-            restore_schedule(self._state.optimizer, self._scheduler, self._schedule_settings, resumed.schedule)
+            with settled("going on with the schedule"):
+                restore_schedule(self._state.optimizer, self._scheduler, self._schedule_settings, resumed.schedule)
         self._runner = IterationRunner(
             self._state, compute_dtype=compute_dtype, max_norm=self._optimizer_settings.max_norm
         )
 
     def _resume(self, writer: CheckpointWriter, settings: CheckpointSettings) -> Resumed | None:
-        shards = self._shards()
-        resumed = resume(writer, settings, shards, self._progress.data_seed)
+        shards = checkpoint_shards(self._state)
+        resumed = resume(writer, settings, shards, self._progress.order)
         if resumed is not None:
-            # The masters were read in place; the optimizer's states are copies.
-            self._state.load_optimizer_shards({name: shard for name, shard in shards.items() if name != _MASTERS})
-            self._progress, self._last_checkpoint = resumed.progress, resumed.checkpoint
+            take_over(self._state, shards)
+            # Seed and shuffling are the run's, but its data may have grown.
+            self._progress = replace(resumed.progress, order=self._progress.order)
+            self._last_checkpoint = resumed.checkpoint
         return resumed
 
-    def _shards(self) -> dict[str, Tensor]:
-        """Return this rank's part of each flat tensor that a checkpoint holds."""
-        return {_MASTERS: self._state.masters, **self._state.optimizer_shards()}
+    @contextmanager
+    def _saved_first(self) -> Iterator[None]:
+        """Before a fault that all ranks have between two iterations ends the run, write a checkpoint of what is done.
+
+        The state is whole then, and nothing of it need be lost to a bad sequence or a planner that is away.
+        """
+        try:
+            yield
+        except RankLost:
+            raise
+        except ExecutionFault as fault:
+            done = self._progress.num_iterations
+            if self._writer is not None and self._last_checkpoint != self._writer.path_of(done):
+                try:
+                    self.save_checkpoint()
+                except ExecutionFault as unwritten:
+                    fault.add_note(f"nor could a checkpoint be written: {unwritten}")
+            raise
 
     def _leave_group(self) -> None:
         if self._owns_group and dist.is_initialized():
@@ -342,7 +383,7 @@ class Trainer:
         return BatchLoader(
             self._data,
             self._limit,
-            seed=self._progress.data_seed,
+            seed=self._progress.order.seed,
             shuffle=self._shuffle,
             position=self._progress.position,
         )
@@ -354,7 +395,8 @@ class Trainer:
         """Run one iteration; return its metrics, and whether somebody wants the run to stop."""
         started = time.perf_counter()
         iteration = self._progress.num_iterations
-        batch, taken = ahead.take(iteration)
+        with self._saved_first():
+            batch, taken = ahead.take(iteration)
         rate = float(self._state.optimizer.param_groups[0]["lr"])
         result = self._runner.run(taken.plan, batch.held)
         step_schedule(self._scheduler, result.loss)
