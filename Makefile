@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint tests gpu-tests bench constraints clean
+.PHONY: help venv demo test lint postgresql tests gpu-tests bench constraints clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -30,7 +30,10 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-tests: venv
+postgresql: ## Install the PostgreSQL server that tests start, where there is none
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq postgresql; }
+
+tests: venv postgresql
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
 
 gpu-tests: venv ## The tests that need a CUDA device; fails without one

@@ -7,6 +7,8 @@ import sys
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from planner_service.access import without_secrets
+
 
 def configure_logs(level: int = logging.INFO) -> None:
     """Send structlog's and the standard library's records to stderr as JSON lines."""
@@ -35,4 +37,4 @@ def configure_logs(level: int = logging.INFO) -> None:
 
 def _as_json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     # ASCII, because a path may hold characters that readers of logs take for the end of a line.
-    return json.dumps(event, default=repr, ensure_ascii=True)
+    return without_secrets(json.dumps(event, default=repr, ensure_ascii=True))

@@ -7,20 +7,43 @@ if TYPE_CHECKING:
     from planner_client.errors import (
         BadAnswer,
         DeadlineExceeded,
+        FallbackImpossible,
         HydraulisError,
+        NoPlanPossible,
         PlannerUnavailable,
         RequestRefused,
     )
+    from planner_client.fallback import FallbackBasis
+    from planner_client.steady import ByJob, OneShot, SteadyPlan, SteadyPlanner, SteadySettings
 
 __all__ = [
     "AsyncPlannerClient",
     "BadAnswer",
+    "ByJob",
     "DeadlineExceeded",
+    "FallbackBasis",
+    "FallbackImpossible",
     "HydraulisError",
+    "NoPlanPossible",
+    "OneShot",
     "PlannerClient",
     "PlannerUnavailable",
     "RequestRefused",
+    "SteadyPlan",
+    "SteadyPlanner",
+    "SteadySettings",
 ]
+
+_MODULES = {
+    "AsyncPlannerClient": "client",
+    "PlannerClient": "client",
+    "FallbackBasis": "fallback",
+    "ByJob": "steady",
+    "OneShot": "steady",
+    "SteadyPlan": "steady",
+    "SteadyPlanner": "steady",
+    "SteadySettings": "steady",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,5 +52,4 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "client" if name.endswith("Client") else "errors"
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)

@@ -1,84 +1,75 @@
-"""The planner's clients, synchronous and asynchronous: both act on the steps that `planner_client.flow` decides."""
+"""The planner's clients, synchronous and asynchronous: each drives the flows of `planner_client.calls`."""
 
 import asyncio
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
-from urllib.parse import quote, urlsplit
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import httpx
 
-from planner_client.contract import Plan, PlanRequest, Profile, ProfileList, ProfileMeasurement, ProfileSummary
-from planner_client.errors import BadAnswer
-from planner_client.flow import Answer, Ask, Failure, Flow, Pause, Query, RetryPolicy, call, read
-from planner_client.plan_check import check_answers
+from planner_client.address import bearer, checked_address, trusting
+from planner_client.calls import ANSWER_MARGIN_S, DEFAULT_TIMEOUT_S, PlannerCalls
+from planner_client.errors import BadAnswer, PlannerUnavailable
+from planner_client.flow import Answer, Ask, Failure, Flow, Pause, RetryPolicy
 from planner_client.transport import DeadlineTransport, deadline
 
-DEFAULT_TIMEOUT_S = 30.0
-ANSWER_MARGIN_S = 15.0
-"""Time that a plan may take on top of its own deadline: waiting for a solver, transport, further tries."""
+__all__ = ["ANSWER_MARGIN_S", "DEFAULT_TIMEOUT_S", "AsyncPlannerClient", "PlannerClient"]
 
 CONNECT_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 512 * 1024 * 1024
-READY_PAUSE_S = 0.25
 
 Value = TypeVar("Value")
+P = ParamSpec("P")
 
 
-class _Calls:
-    """What both clients ask, as flows."""
+def _waiting(
+    flow: Callable[Concatenate[PlannerCalls, P], Flow[Value]],
+) -> Callable[Concatenate["PlannerClient", P], Value]:
+    """Make a flow a method that waits for its end."""
 
-    def __init__(self, *, timeout_s: float, policy: RetryPolicy | None) -> None:
-        self._timeout_s = timeout_s
-        self._policy = policy if policy is not None else RetryPolicy()
+    @wraps(flow)
+    def method(self: "PlannerClient", /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        return self._drive(flow(self._calls, *args, **kwargs))
 
-    def _plan(self, request: PlanRequest, timeout_s: float | None) -> Flow[Plan]:
-        limit_s = request.options.deadline_ms / 1000.0 + ANSWER_MARGIN_S if timeout_s is None else timeout_s
-        body = request.model_dump_json(exclude_unset=True).encode()
-        answer = yield from self._call(Query("POST", "/v1/plans", body), limit_s)
-        return check_answers(read(answer, Plan), request)
-
-    def _plan_with_digest(self, digest: str, timeout_s: float) -> Flow[Plan]:
-        plan = read((yield from self._call(Query("GET", f"/v1/plans/{_quoted(digest)}"), timeout_s)), Plan)
-        if plan.digest != digest:
-            raise BadAnswer(f"asked for the plan {digest}, got {plan.digest}")
-        return plan
-
-    def _profiles(self, timeout_s: float) -> Flow[list[ProfileSummary]]:
-        return read((yield from self._call(Query("GET", "/v1/profiles"), timeout_s)), ProfileList).profiles
-
-    def _profile(self, name: str, timeout_s: float) -> Flow[Profile]:
-        return read((yield from self._call(Query("GET", f"/v1/profiles/{_quoted(name)}"), timeout_s)), Profile)
-
-    def _register(self, profile: Profile | ProfileMeasurement, timeout_s: float) -> Flow[Profile]:
-        body = profile.model_dump_json().encode()
-        return read((yield from self._call(Query("POST", "/v1/profiles", body), timeout_s)), Profile)
-
-    def _ready(self, timeout_s: float) -> Flow[None]:
-        patient = RetryPolicy(max_attempts=None, first_pause_s=READY_PAUSE_S, max_pause_s=READY_PAUSE_S)
-        yield from call(Query("GET", "/readyz"), timeout_s=timeout_s, clock=time.monotonic, policy=patient)
-
-    def _call(self, query: Query, timeout_s: float) -> Flow[Answer]:
-        return call(query, timeout_s=timeout_s, clock=time.monotonic, policy=self._policy)
+    return method
 
 
-class PlannerClient(_Calls):
+def _awaited(
+    flow: Callable[Concatenate[PlannerCalls, P], Flow[Value]],
+) -> Callable[Concatenate["AsyncPlannerClient", P], Coroutine[Any, Any, Value]]:
+    """Make a flow a method to await."""
+
+    @wraps(flow)
+    async def method(self: "AsyncPlannerClient", /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        return await self._drive(flow(self._calls, *args, **kwargs))
+
+    return method
+
+
+class PlannerClient:
     """Talk to a planner and wait for its answers. Threads may share one client.
 
-    Every method returns or raises within its ``timeout_s``, all tries together, whatever the other side does
-    (only the resolution of a host name keeps the resolver's own limits).
+    Every method returns or raises within its ``timeout_s``, all tries together, whatever the other side does. What
+    each asks is said in `planner_client.calls.PlannerCalls`.
 
     Parameters
     ----------
     base_url
-        Where the planner is, such as ``http://planner:8000``.
+        Where the planner is, such as ``https://planner:8000``.
+    token
+        Sent as ``Authorization: Bearer ...``; it is in no error, log line or repr.
+    ca_file
+        Certificates (PEM) to trust instead of the public ones, such as those of your own authority.
     timeout_s
-        Time for each call but `plan` and `wait_ready`, which have their own.
+        Time for each call that is not given its own; `plan` and `wait_ready` have defaults of their own.
     policy
         When to try again.
     transport
-        What carries requests; environment proxies are not used.
+        What carries requests instead of sockets; environment proxies are not used.
     sleep
         Waits between tries, in seconds.
 
@@ -86,44 +77,51 @@ class PlannerClient(_Calls):
     ------
     HydraulisError
         From every method; see `planner_client.errors` for the branches.
+    ValueError
+        If the address, the token or the certificates cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the address may be left out, and has a name
         self,
         base_url: str,
         *,
+        token: str | None = None,
+        ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         policy: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(timeout_s=timeout_s, policy=policy)
+        self._url = checked_address(base_url)
+        self._calls = PlannerCalls(timeout_s=timeout_s, policy=policy)
         self._sleep = sleep
-        self._http = httpx.Client(base_url=_checked(base_url), transport=transport or DeadlineTransport())
+        trusted = trusting(self._url, ca_file)
+        self._http = httpx.Client(
+            base_url=self._url, headers=bearer(token), transport=transport or DeadlineTransport(trusted)
+        )
 
-    def plan(self, request: PlanRequest, *, timeout_s: float | None = None) -> Plan:
-        """Plan one iteration; by default the request's own deadline and 15 s are the limit."""
-        return self._drive(self._plan(request, timeout_s))
+    def __repr__(self) -> str:
+        return f"PlannerClient({str(self._url)!r})"
 
-    def plan_with_digest(self, digest: str) -> Plan:
-        """Fetch a plan that the planner made before."""
-        return self._drive(self._plan_with_digest(digest, self._timeout_s))
-
-    def profiles(self) -> list[ProfileSummary]:
-        """List the profiles that the planner has."""
-        return self._drive(self._profiles(self._timeout_s))
-
-    def profile(self, name: str) -> Profile:
-        """Fetch a profile."""
-        return self._drive(self._profile(name, self._timeout_s))
-
-    def register_profile(self, profile: Profile | ProfileMeasurement) -> Profile:
-        """Register a profile, or a measurement that the planner fits; return the profile that it keeps."""
-        return self._drive(self._register(profile, self._timeout_s))
-
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until the planner can plan."""
-        self._drive(self._ready(timeout_s))
+    plan = _waiting(PlannerCalls.plan)
+    plan_with_digest = _waiting(PlannerCalls.plan_with_digest)
+    plans = _waiting(PlannerCalls.plans)
+    delete_plan = _waiting(PlannerCalls.delete_plan)
+    profiles = _waiting(PlannerCalls.profiles)
+    profile = _waiting(PlannerCalls.profile)
+    register_profile = _waiting(PlannerCalls.register_profile)
+    delete_profile = _waiting(PlannerCalls.delete_profile)
+    register_job = _waiting(PlannerCalls.register_job)
+    job = _waiting(PlannerCalls.job)
+    jobs = _waiting(PlannerCalls.jobs)
+    delete_job = _waiting(PlannerCalls.delete_job)
+    report = _waiting(PlannerCalls.report)
+    report_all = _waiting(PlannerCalls.report_all)
+    iteration = _waiting(PlannerCalls.iteration)
+    iterations = _waiting(PlannerCalls.iterations)
+    iteration_plan = _waiting(PlannerCalls.iteration_plan)
+    report_timings = _waiting(PlannerCalls.report_timings)
+    wait_ready = _waiting(PlannerCalls.wait_ready)
 
     def close(self) -> None:
         """Close connections."""
@@ -152,6 +150,7 @@ class PlannerClient(_Calls):
                 got = self._ask(step)
 
     def _ask(self, ask: Ask) -> Answer | Failure:
+        _refuse_closed(self._http)
         try:
             with (
                 deadline(time.monotonic() + ask.timeout_s),
@@ -171,43 +170,50 @@ class PlannerClient(_Calls):
             return _failure(error)
 
 
-class AsyncPlannerClient(_Calls):
-    """The same as `PlannerClient`, for asyncio."""
+class AsyncPlannerClient:
+    """The same as `PlannerClient`, for asyncio; host names are resolved by asyncio's own threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the address may be left out, and has a name
         self,
         base_url: str,
         *,
+        token: str | None = None,
+        ca_file: str | Path | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         policy: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(timeout_s=timeout_s, policy=policy)
-        self._http = httpx.AsyncClient(base_url=_checked(base_url), transport=transport or httpx.AsyncHTTPTransport())
+        self._url = checked_address(base_url)
+        self._calls = PlannerCalls(timeout_s=timeout_s, policy=policy)
+        trusted = trusting(self._url, ca_file) or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._http = httpx.AsyncClient(
+            base_url=self._url,
+            headers=bearer(token),
+            transport=transport or httpx.AsyncHTTPTransport(verify=trusted, trust_env=False),
+        )
 
-    async def plan(self, request: PlanRequest, *, timeout_s: float | None = None) -> Plan:
-        """Plan one iteration; by default the request's own deadline and 15 s are the limit."""
-        return await self._drive(self._plan(request, timeout_s))
+    def __repr__(self) -> str:
+        return f"AsyncPlannerClient({str(self._url)!r})"
 
-    async def plan_with_digest(self, digest: str) -> Plan:
-        """Fetch a plan that the planner made before."""
-        return await self._drive(self._plan_with_digest(digest, self._timeout_s))
-
-    async def profiles(self) -> list[ProfileSummary]:
-        """List the profiles that the planner has."""
-        return await self._drive(self._profiles(self._timeout_s))
-
-    async def profile(self, name: str) -> Profile:
-        """Fetch a profile."""
-        return await self._drive(self._profile(name, self._timeout_s))
-
-    async def register_profile(self, profile: Profile | ProfileMeasurement) -> Profile:
-        """Register a profile, or a measurement that the planner fits; return the profile that it keeps."""
-        return await self._drive(self._register(profile, self._timeout_s))
-
-    async def wait_ready(self, timeout_s: float = 60.0) -> None:
-        """Wait until the planner can plan."""
-        await self._drive(self._ready(timeout_s))
+    plan = _awaited(PlannerCalls.plan)
+    plan_with_digest = _awaited(PlannerCalls.plan_with_digest)
+    plans = _awaited(PlannerCalls.plans)
+    delete_plan = _awaited(PlannerCalls.delete_plan)
+    profiles = _awaited(PlannerCalls.profiles)
+    profile = _awaited(PlannerCalls.profile)
+    register_profile = _awaited(PlannerCalls.register_profile)
+    delete_profile = _awaited(PlannerCalls.delete_profile)
+    register_job = _awaited(PlannerCalls.register_job)
+    job = _awaited(PlannerCalls.job)
+    jobs = _awaited(PlannerCalls.jobs)
+    delete_job = _awaited(PlannerCalls.delete_job)
+    report = _awaited(PlannerCalls.report)
+    report_all = _awaited(PlannerCalls.report_all)
+    iteration = _awaited(PlannerCalls.iteration)
+    iterations = _awaited(PlannerCalls.iterations)
+    iteration_plan = _awaited(PlannerCalls.iteration_plan)
+    report_timings = _awaited(PlannerCalls.report_timings)
+    wait_ready = _awaited(PlannerCalls.wait_ready)
 
     async def close(self) -> None:
         """Close connections."""
@@ -236,6 +242,7 @@ class AsyncPlannerClient(_Calls):
                 got = await self._ask(step)
 
     async def _ask(self, ask: Ask) -> Answer | Failure:
+        _refuse_closed(self._http)
         try:
             async with (
                 asyncio.timeout(ask.timeout_s),
@@ -274,22 +281,9 @@ class _Chunks:
         return b"".join(self._chunks)
 
 
-def _checked(base_url: str) -> httpx.URL:
-    try:
-        # httpx takes hosts such as `[bad`, which the standard library refuses.
-        urlsplit(base_url)
-        url = httpx.URL(base_url)
-    except (ValueError, httpx.InvalidURL) as error:
-        raise ValueError(
-            f"planner address {base_url!r} cannot be read ({error}); give one like http://host:8000"
-        ) from error
-    if url.scheme not in {"http", "https"} or not url.host:
-        raise ValueError(f"planner address {base_url!r} is not an http URL; give one like http://host:8000")
-    return url
-
-
-def _quoted(segment: str) -> str:
-    return quote(segment, safe=":")
+def _refuse_closed(http: httpx.Client | httpx.AsyncClient) -> None:
+    if http.is_closed:
+        raise PlannerUnavailable("this client is closed; build a new one")
 
 
 def _headers(ask: Ask) -> dict[str, str]:

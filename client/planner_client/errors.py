@@ -7,6 +7,8 @@
     +-- PlannerUnavailable    fall back to a local plan, or try again later
     |   +-- DeadlineExceeded  the time given was too short for an answer
     +-- BadAnswer             what answers is not a planner that can be trusted; fall back, tell the operator
+    +-- FallbackImpossible    no plan can be made without the planner, and why
+    +-- NoPlanPossible        neither the planner nor a fallback gave a plan (`planner_client.steady`)
     +-- PlanMismatch          the plan is for another batch than the one held (`planner_client.sequences`)
     +-- GroupMismatch         the plan keeps other groups together than those held (`planner_client.groups`)
     +-- PlanInconsistent      the plan contradicts itself (`planner_client.run_order`)
@@ -64,3 +66,11 @@ class DeadlineExceeded(PlannerUnavailable):
 
 class BadAnswer(HydraulisError):  # noqa: N818 - named for what the caller does about it
     """The answer is nonsense: not JSON, not of the contract, changed on its way, or for another request."""
+
+
+class FallbackImpossible(HydraulisError):  # noqa: N818 - named for what the caller does about it
+    """No plan can be had without the planner: a limit or an option is against it, or nothing is there to start from."""
+
+
+class NoPlanPossible(HydraulisError):  # noqa: N818 - named for what the caller does about it
+    """There is no plan for an iteration: the planner gave none in time, and none could be made without it."""

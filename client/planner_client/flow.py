@@ -16,6 +16,7 @@ from planner_client.errors import BadAnswer, DeadlineExceeded, PlannerUnavailabl
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 MAX_SHOWN_ERRORS = 3
+NOT_FOUND = 404
 
 Value = TypeVar("Value")
 Wire = TypeVar("Wire", bound=BaseModel)
@@ -23,7 +24,7 @@ Wire = TypeVar("Wire", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Query:
-    """One request; all of this client's may be repeated, since planning and registering are idempotent."""
+    """One request; all of this client's may be repeated, since the planner takes the same twice as once."""
 
     method: str
     path: str
@@ -94,7 +95,14 @@ class RetryPolicy:
         return pause if retry_after_s is None else max(pause, retry_after_s)
 
 
-def call(query: Query, *, timeout_s: float, clock: Callable[[], float], policy: RetryPolicy) -> Flow[Answer]:
+def call(
+    query: Query,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float],
+    policy: RetryPolicy,
+    try_timeout_s: float | None = None,
+) -> Flow[Answer]:
     """Ask until there is a 2xx answer, the policy's tries are spent, or the time is up.
 
     Parameters
@@ -103,6 +111,8 @@ def call(query: Query, *, timeout_s: float, clock: Callable[[], float], policy: 
         Time for all tries and pauses together.
     clock
         Monotonic time in seconds.
+    try_timeout_s
+        Time for one try, where an answer is due sooner; else a try may take all that is left.
 
     Raises
     ------
@@ -120,7 +130,7 @@ def call(query: Query, *, timeout_s: float, clock: Callable[[], float], policy: 
     retry_after_s: float | None = None
     while (left_s := ends_at - clock()) > 0:
         attempt += 1
-        got = yield Ask(query, left_s)
+        got = yield Ask(query, left_s if try_timeout_s is None else min(left_s, try_timeout_s))
         if isinstance(got, Answer):
             if 200 <= got.status < 300:
                 return got
@@ -140,6 +150,33 @@ def call(query: Query, *, timeout_s: float, clock: Callable[[], float], policy: 
         problem,
         retry_after_s,
     )
+
+
+def call_to_delete(
+    query: Query, *, timeout_s: float, clock: Callable[[], float], policy: RetryPolicy
+) -> Flow[Answer | None]:
+    """Do as `call`; where a try before may have deleted it already, that it is not there any more is success, too.
+
+    Returns
+    -------
+    Answer or None
+        None if it was gone at a later try.
+    """
+    calling = call(query, timeout_s=timeout_s, clock=clock, policy=policy)
+    num_asks = 0
+    got: Answer | Failure | None = None
+    while True:
+        try:
+            step = calling.send(got)
+        except StopIteration as end:
+            deleted: Answer = end.value
+            return deleted
+        except RequestRefused as refused:
+            if num_asks > 1 and refused.problem.status == NOT_FOUND:
+                return None
+            raise
+        num_asks += isinstance(step, Ask)
+        got = yield step
 
 
 def read(answer: Answer, model: type[Wire]) -> Wire:

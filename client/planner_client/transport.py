@@ -4,10 +4,13 @@ A timeout of a socket bounds each read, so that a server which sends one byte a 
 it likes. Here each operation gets what is left of the deadline instead.
 """
 
+import ipaddress
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import httpcore
@@ -41,12 +44,16 @@ def deadline(ends_at: float) -> Iterator[None]:
 
 
 class DeadlineTransport(httpx.BaseTransport):
-    """HTTP/1.1 over sockets whose every operation ends with the thread's `deadline`."""
+    """HTTP/1.1 over sockets whose every operation ends with the thread's `deadline`.
 
-    def __init__(self) -> None:
-        self._pool = httpcore.ConnectionPool(
-            ssl_context=httpx.create_ssl_context(), max_connections=None, network_backend=_Backend()
-        )
+    Parameters
+    ----------
+    trusted
+        What checks certificates; None for the public authorities.
+    """
+
+    def __init__(self, trusted: ssl.SSLContext | None = None) -> None:
+        self._pool = httpcore.ConnectionPool(ssl_context=trusted, max_connections=None, network_backend=_Backend())
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the response's body is read by the caller."""
@@ -84,6 +91,7 @@ class _Body(httpx.SyncByteStream):
 class _Backend(httpcore.NetworkBackend):
     def __init__(self) -> None:
         self._sockets = httpcore.SyncBackend()
+        self._names = _Names()
 
     def connect_tcp(
         self,
@@ -93,8 +101,69 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        left_s = _left_s(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._sockets.connect_tcp(host, port, left_s, local_address, socket_options))
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        limit_s = _left_s(timeout, httpcore.ConnectTimeout)
+        ends_at = None if limit_s is None else time.monotonic() + limit_s
+        for address in self._names.addresses(host, port, limit_s):
+            left_s = None if ends_at is None else ends_at - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            try:
+                return _Stream(self._sockets.connect_tcp(address, port, left_s, local_address, socket_options))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+
+class _Names:
+    """Resolves host names on threads of their own, since a resolver cannot be told how long it may take.
+
+    All who wait for one name share one thread, so that a resolver which does not answer holds one thread a name.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[str, int], Future[list[str]]] = {}
+
+    def addresses(self, host: str, port: int, limit_s: float | None) -> list[str]:
+        if _is_address(host):
+            return [host]
+        with self._lock:
+            pending = self._pending.get((host, port))
+            if pending is None:
+                pending = self._pending[host, port] = Future()
+                threading.Thread(
+                    target=self._resolve, args=(host, port, pending), name="planner-names", daemon=True
+                ).start()
+        try:
+            return pending.result(limit_s)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"the name {host} was not resolved in time") from None
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"the name {host} cannot be resolved: {error}") from error
+
+    def _resolve(self, host: str, port: int, pending: "Future[list[str]]") -> None:
+        addresses: list[str] = []
+        failure: Exception | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            failure = error
+        with self._lock:
+            del self._pending[host, port]
+        if failure is None:
+            pending.set_result(addresses)
+        else:
+            pending.set_exception(failure)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class _Stream(httpcore.NetworkStream):

@@ -1,31 +1,42 @@
 """The app factory: builds every part once and ties them together."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 
-from planner_client.contract import FaultCode
+from planner_service.access import AuditRecord, TokenLookup, TokenRegister
+from planner_service.api.access_routes import access_routes
 from planner_service.api.body import BodyReader
-from planner_service.api.catalog import Catalog
-from planner_service.api.desk import PlanDesk
-from planner_service.api.metrics import Metrics
+from planner_service.api.guard import Doors, Guard
+from planner_service.api.headers import ProtectiveHeaders
+from planner_service.api.job_routes import job_routes
+from planner_service.api.needs import refuse_unlisted
 from planner_service.api.openapi import openapi_of
-from planner_service.api.problems import install_problem_handlers, problem_response, request_id_of
+from planner_service.api.problems import install_problem_handlers
 from planner_service.api.request_log import RequestLog
 from planner_service.api.routes import operations_routes, plan_routes, profile_routes
-from planner_service.core.faults import PlanningFault
+from planner_service.api.viewer import viewer_routes
+from planner_service.desk.catalog import Catalog
+from planner_service.desk.metrics import Metrics
+from planner_service.desk.plan_desk import PlanDesk
+from planner_service.jobs import Dispatcher, DispatchLimits, Janitor, JobDesk, JobLimits, Waiters
 from planner_service.pool import PoolLimits, SolverPool
 from planner_service.pool.solver_pool import PLANNER
 from planner_service.profiles import builtin_profiles
 from planner_service.settings import Settings
-from planner_service.store import SqlStore, Store, StoreUnavailable
+from planner_service.store import SqlStore, Store
 
 DISTRIBUTION = "hydraulis-planner"
+STORE_THREADS = 32
 
 
-def create_app(settings: Settings, *, store: Store | None = None, solve_name: str = PLANNER) -> FastAPI:
+def create_app(
+    settings: Settings, *, store: Store | None = None, solve_name: str = PLANNER, is_local: bool = True
+) -> FastAPI:
     """Build the service.
 
     Parameters
@@ -36,6 +47,9 @@ def create_app(settings: Settings, *, store: Store | None = None, solve_name: st
         Where plans and profiles are kept; opened from ``settings.database`` if not given. The app closes it.
     solve_name
         ``package.module:function`` that solver processes import and call.
+    is_local
+        Whether the app is served on loopback addresses alone. Say so if it is not: others are asked for tokens then,
+        unless the settings say otherwise.
 
     Raises
     ------
@@ -54,19 +68,42 @@ def create_app(settings: Settings, *, store: Store | None = None, solve_name: st
         ),
         solve_name=solve_name,
     )
-    metrics = Metrics(pool)
+    waiters = Waiters(settings.max_long_polls)
+    metrics = Metrics(pool, num_long_polls=lambda: waiters.num_waiting)
     catalog = Catalog(kept, builtin_profiles())
     planner_version = version(DISTRIBUTION)
     desk = PlanDesk(store=kept, catalog=catalog, pool=pool, metrics=metrics, planner_version=planner_version)
-
+    jobs = JobDesk(
+        store=kept, catalog=catalog, waiters=waiters, metrics=metrics, limits=JobLimits(settings.max_open_iterations)
+    )
+    dispatcher = Dispatcher(
+        store=kept,
+        desk=desk,
+        waiters=waiters,
+        metrics=metrics,
+        limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s)),
+    )
+    janitor = Janitor(
+        kept, keep_iterations_days=settings.keep_iterations_days, keep_plans_days=settings.keep_plans_days
+    )
+    lookup = TokenLookup(kept.access)
     bodies = BodyReader(settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # Store calls block; those of many callers must not wait for one another's.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STORE_THREADS, "hydraulis-blocking"))
+        waiters.bind()
+        kept.listen(waiters.on_change)
         await pool.start()
+        await dispatcher.start()
+        janitor.start()
         try:
             yield
         finally:
+            waiters.close()
+            await janitor.close()
+            await dispatcher.close()
             await pool.close()
             kept.close()
 
@@ -76,23 +113,26 @@ def create_app(settings: Settings, *, store: Store | None = None, solve_name: st
         description="Plans the parallel strategy and the sequence assignment of each training iteration.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.pool = pool
+    app.state.begin_shutdown = waiters.close
     for router in (
         plan_routes(desk, bodies),
+        job_routes(jobs, bodies),
         profile_routes(catalog, bodies),
+        access_routes(TokenRegister(kept.access), lookup, bodies),
         operations_routes(pool, kept, metrics),
+        viewer_routes(),
     ):
         app.include_router(router)
     install_problem_handlers(app)
-    app.add_exception_handler(StoreUnavailable, _on_store_unavailable)
+    refuse_unlisted(app.routes)
+    doors = Doors(asks_for_tokens=settings.asks_for_tokens(is_local=is_local), refuses_pages=settings.auth == "auto")
+    # The last one added is the outermost.
+    app.add_middleware(Guard, lookup=lookup, record=AuditRecord(kept.access), doors=doors)
     app.add_middleware(RequestLog, metrics=metrics)
+    app.add_middleware(ProtectiveHeaders)
     app.openapi = openapi_of(app)  # type: ignore[method-assign]  # FastAPI documents replacing it like this
     return app
-
-
-async def _on_store_unavailable(request: Request, failure: Exception) -> Response:
-    fault = PlanningFault(
-        FaultCode.STORE_UNAVAILABLE, str(failure), "try again; the operator must mend the database", retry_after_s=1
-    )
-    return problem_response(fault, request_id=request_id_of(request))

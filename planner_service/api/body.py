@@ -8,8 +8,8 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from planner_client.contract import FaultCode
-from planner_service.api.problems import validation_fault
 from planner_service.core.faults import PlanningFault
+from planner_service.desk.problem_documents import validation_fault
 from planner_service.settings import Settings
 
 INLINE_PARSE_BYTES = 32 * 1024

@@ -5,16 +5,45 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from planner_client.contract import PROBLEM_MEDIA_TYPE, PlanRequest, Problem, Profile, ProfileMeasurement
+from planner_client.contract import (
+    PROBLEM_MEDIA_TYPE,
+    IterationTimings,
+    JobSpec,
+    PlanRequest,
+    Problem,
+    Profile,
+    ProfileMeasurement,
+    SourceBatch,
+    SourceBatches,
+    TokenRequest,
+)
+from planner_service.api.needs import describe_needs
 
 _REF = "#/components/schemas/{model}"
 
-PLAN_BODY: dict[str, Any] = {"$ref": _REF.format(model="PlanRequest")}
-PROFILE_BODY: dict[str, Any] = {
-    "anyOf": [{"$ref": _REF.format(model=model)} for model in ("Profile", "ProfileMeasurement")]
-}
+_SENT: tuple[type[BaseModel], ...] = (
+    PlanRequest,
+    Profile,
+    ProfileMeasurement,
+    JobSpec,
+    SourceBatch,
+    SourceBatches,
+    IterationTimings,
+    TokenRequest,
+    Problem,
+)
+"""What request bodies may be, and the one type that no route returns by itself."""
+
+
+def body_of(model: str) -> dict[str, Any]:
+    """Return the schema of a request body by the name of its type."""
+    return {"$ref": _REF.format(model=model)}
+
+
+PROFILE_BODY: dict[str, Any] = {"anyOf": [body_of(model) for model in ("Profile", "ProfileMeasurement")]}
 
 
 def request_body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -26,8 +55,10 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Declare problem documents for these statuses."""
     schema = {"$ref": _REF.format(model="Problem")}
     meanings = {
+        401: "A token is needed; send it as `Authorization: Bearer ...`.",
+        403: "The token does not allow this.",
         404: "Not known here.",
-        409: "Another profile has this name.",
+        409: "It contradicts what is kept here.",
         413: "The body is over the limit.",
         422: "The request must be changed; `code` and `remedy` say how.",
         429: "Too many requests wait; `Retry-After` says when to try again.",
@@ -48,11 +79,12 @@ def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            sent = [(model, "validation") for model in (PlanRequest, Profile, ProfileMeasurement, Problem)]
-            _, definitions = models_json_schema(sent, ref_template=_REF)  # type: ignore[arg-type]
+            sent: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in _SENT]
+            _, definitions = models_json_schema(sent, ref_template=_REF)
             schemas.update(definitions["$defs"])
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
+            describe_needs(schema, refusals=problems(401, 403))
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -1,145 +1,81 @@
-"""Faults as RFC 9457 problem documents: one table of statuses, one shape of answer."""
+"""Problem documents as HTTP answers."""
 
-import math
 import reprlib
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
-import orjson
+import structlog
 from fastapi import FastAPI, Request, Response
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode
 from planner_service.core.faults import PlanningFault
-
-STATUS_BY_CODE: dict[str, int] = {
-    FaultCode.INVALID_REQUEST: 422,
-    FaultCode.UNKNOWN_PROFILE: 404,
-    FaultCode.PROFILE_CONFLICT: 409,
-    FaultCode.PROFILE_UNUSABLE: 422,
-    FaultCode.UNKNOWN_LAYOUT: 422,
-    FaultCode.LAYOUT_WITHOUT_MEMORY: 422,
-    FaultCode.STRATEGY_TOO_LARGE: 422,
-    FaultCode.SEQUENCE_TOO_LONG: 422,
-    FaultCode.OPTIMIZER_LAYOUT_MISMATCH: 422,
-    FaultCode.NO_USABLE_STRATEGY: 422,
-    FaultCode.CONSTRAINT_INFEASIBLE: 422,
-    FaultCode.BATCH_TOO_LARGE: 422,
-    FaultCode.BODY_TOO_LARGE: 413,
-    FaultCode.NOT_FOUND: 404,
-    FaultCode.METHOD_NOT_ALLOWED: 405,
-    FaultCode.OVERLOADED: 429,
-    FaultCode.DEADLINE_EXCEEDED: 504,
-    FaultCode.SHUTTING_DOWN: 503,
-    FaultCode.INTERNAL: 500,
-    FaultCode.NOT_READY: 503,
-    FaultCode.STORE_UNAVAILABLE: 503,
-}
-
-MAX_FIELD_ERRORS = 20
-MAX_EXPLAINED_ERRORS = 1000
-BRANCH_MISMATCHES = frozenset({"dict_type", "list_type", "string_type", "model_type"})
-MAX_TEXT = 2000
-MAX_SAFE_INTEGER = 2**53
+from planner_service.desk.problem_documents import MAX_TEXT, problem_document, status_of
+from planner_service.store import StoreUnavailable
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def problem_response(fault: PlanningFault, *, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Write a fault as a problem document; ``retry_after_s`` among its numbers becomes the ``Retry-After`` header."""
-    # A code from a newer planner than this table is still the caller's to read, as a refusal.
-    status = STATUS_BY_CODE.get(fault.code, 422)
-    document = {
-        **{name: _plain(value) for name, value in fault.numbers.items()},
-        "type": f"urn:hydraulis:problem:{fault.code}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": _plain(fault.detail),
-        "code": str(fault.code),
-        "remedy": _plain(fault.remedy),
-        "request_id": request_id,
-    }
+    """Answer with a fault; ``retry_after_s`` among its numbers becomes the ``Retry-After`` header."""
     sent = dict(headers or {})
     if "retry_after_s" in fault.numbers:
         sent["Retry-After"] = str(fault.numbers["retry_after_s"])
-    return Response(orjson.dumps(document), status_code=status, media_type=PROBLEM_MEDIA_TYPE, headers=sent)
-
-
-def validation_fault(error: ValidationError) -> PlanningFault:
-    """Explain what is wrong with a body: each field's path, the rule and the value, the first few of them."""
-    num_errors = error.error_count()
-    if num_errors > MAX_EXPLAINED_ERRORS:
-        # pydantic writes out all errors or none; a million of them take seconds and gigabytes.
-        return PlanningFault(
-            FaultCode.INVALID_REQUEST,
-            f"{num_errors} values of the body are not what their fields take",
-            "send one of them alone to see what is wrong with it; /docs describes every field",
-            num_errors=num_errors,
-        )
-    found = _without_untaken_branches(error.errors(include_url=False, include_context=False))
-    errors = [
-        {
-            "field": field_path(entry["loc"]),
-            "message": entry["msg"].removeprefix("Value error, "),
-            "value": _shown(entry["input"]),
-        }
-        for entry in found[:MAX_FIELD_ERRORS]
-    ]
-    first = errors[0]
-    where = f"{first['field']}: " if first["field"] else ""
-    # What is wrong with a body or an object as a whole is in the message; the whole would only repeat the request.
-    got = f", got {first['value']}" if _is_single(found[0]["input"]) else ""
-    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return PlanningFault(
-        FaultCode.INVALID_REQUEST,
-        f"{where}{first['message']}{got}{more}",
-        "correct the fields listed under errors; /docs describes every field",
-        errors=errors,
-        num_errors=len(found),
+    return Response(
+        problem_document(fault, request_id=request_id),
+        status_code=status_of(fault),
+        media_type=PROBLEM_MEDIA_TYPE,
+        headers=sent,
     )
-
-
-def _is_single(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
-
-
-def _shown(value: Any) -> str:
-    """Show a single value, shortened; of anything larger only what it is, so that no request is sent back."""
-    if isinstance(value, bytes):
-        return f"a body of {len(value)} bytes"
-    if isinstance(value, Mapping):
-        return f"an object with {len(value)} fields"
-    if isinstance(value, list | tuple):
-        return f"a list of {len(value)} elements"
-    return _SHORT.repr(value)
-
-
-def _without_untaken_branches(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out "should be an object" and the like where another branch of the same union says more."""
-    telling = [entry for entry in errors if entry["type"] not in BRANCH_MISMATCHES]
-    told = {field_path(entry["loc"][:1]) for entry in telling}
-    return [entry for entry in errors if entry in telling or field_path(entry["loc"][:1]) not in told]
-
-
-def field_path(location: tuple[str | int, ...]) -> str:
-    """Write a location such as ``("options", "seed")`` as ``options.seed``; steps that name a union's branch go."""
-    steps = [str(step) for step in location if isinstance(step, int) or not any(mark in step for mark in "[(")]
-    return ".".join(steps)
 
 
 def install_problem_handlers(app: FastAPI) -> None:
     """Answer faults, and what the framework itself refuses, as problem documents."""
     app.add_exception_handler(PlanningFault, _on_fault)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_bad_parameters)
+    app.add_exception_handler(StoreUnavailable, _on_store_unavailable)
+
+
+def store_fault(failure: StoreUnavailable) -> PlanningFault:
+    """Return the fault that callers are told of; which database, and why, is the operator's to read in the log."""
+    structlog.get_logger("hydraulis.store").error("store_unavailable", detail=str(failure))
+    return PlanningFault(
+        FaultCode.STORE_UNAVAILABLE,
+        "the service cannot use its database",
+        "try again; the operator finds the reason in the service's log",
+        retry_after_s=1,
+    )
+
+
+async def _on_store_unavailable(request: Request, failure: Exception) -> Response:
+    if not isinstance(failure, StoreUnavailable):
+        raise failure
+    return problem_response(store_fault(failure), request_id=request_id_of(request))
 
 
 async def _on_fault(request: Request, fault: Exception) -> Response:
     if not isinstance(fault, PlanningFault):
         raise fault
+    return problem_response(fault, request_id=request_id_of(request))
+
+
+async def _on_bad_parameters(request: Request, refused: Exception) -> Response:
+    """Answer what is wrong with the path or the query; routes read bodies themselves."""
+    if not isinstance(refused, RequestValidationError):
+        raise refused
+    first = refused.errors()[0]
+    place, *name = (str(step) for step in first["loc"])
+    value = _SHORT.repr(first.get("input"))
+    fault = PlanningFault(
+        FaultCode.INVALID_REQUEST,
+        f"{place} parameter {'.'.join(name)}: {first['msg']}, got {value}",
+        "correct the parameter; /docs describes every one",
+        parameter=".".join(name),
+        num_errors=len(refused.errors()),
+    )
     return problem_response(fault, request_id=request_id_of(request))
 
 
@@ -164,18 +100,3 @@ async def _on_http_exception(request: Request, refused: Exception) -> Response:
 def request_id_of(request: Request) -> str:
     """Return the id that the request log gave this request."""
     return str(request.scope.get("hydraulis.request_id", ""))
-
-
-def _plain(value: Any) -> Any:
-    """Reduce a value to JSON that every reader can hold: short text, safe integers, finite numbers."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= MAX_SAFE_INTEGER else _SHORT.repr(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(_plain(str(key))): _plain(item) for key, item in list(value.items())[:MAX_FIELD_ERRORS]}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in list(value)[:MAX_FIELD_ERRORS]]
-    return str(value)[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8")

@@ -8,10 +8,9 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planner_client.contract import FaultCode
-from planner_service.api.metrics import Metrics
 from planner_service.api.problems import problem_response
-from planner_service.core.faults import PlanningFault
+from planner_service.desk.metrics import Metrics
+from planner_service.desk.problem_documents import unexpected
 
 REQUEST_ID_HEADER = b"x-request-id"
 STATUS_CLIENT_GONE = 499
@@ -61,22 +60,14 @@ class RequestLog:
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         # The route's template, not the path: a caller must not be able to create metrics without end.
-        route = getattr(scope.get("route"), "path", "unmatched")
+        # What the guard refused never came to a route; the guard tells which one was meant.
+        route = getattr(scope.get("route"), "path", None) or scope.get("hydraulis.template", "unmatched")
         method = scope["method"] if route != "unmatched" else "any"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
         self._log.info(
             "request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000.0, 2)
         )
-
-
-def unexpected(request_id: str) -> PlanningFault:
-    """Return the fault that stands for an error nobody foresaw."""
-    return PlanningFault(
-        FaultCode.INTERNAL,
-        f"the service met an unexpected error, logged under request id {request_id}",
-        "report it with this id; the same request may work on another try",
-    )
 
 
 def _request_id(scope: Scope) -> str:

@@ -7,14 +7,16 @@ from fastapi import APIRouter, Path, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
-from planner_client.contract import FaultCode, Plan, PlanRequest, Profile, ProfileList
+from planner_client.contract import FaultCode, Plan, PlanList, PlanRequest, Profile, ProfileList
 from planner_service.api import openapi
 from planner_service.api.body import BodyReader
-from planner_service.api.catalog import Catalog, parse_submission
-from planner_service.api.desk import PlanDesk
 from planner_service.api.disconnect import while_connected
-from planner_service.api.metrics import Metrics
+from planner_service.api.guard import caller_of
+from planner_service.api.paging import AfterNumber, Limit
 from planner_service.core.faults import PlanningFault
+from planner_service.desk.catalog import Catalog, parse_submission
+from planner_service.desk.metrics import Metrics
+from planner_service.desk.plan_desk import PlanDesk
 from planner_service.pool import SolverPool
 from planner_service.store import Store
 
@@ -40,15 +42,29 @@ def plan_routes(desk: PlanDesk, bodies: BodyReader) -> APIRouter:
         "",
         response_model=Plan,
         responses=openapi.problems(404, 413, 422, 429, 500, 503, 504),
-        openapi_extra=openapi.request_body(openapi.PLAN_BODY),
+        openapi_extra=openapi.request_body(openapi.body_of("PlanRequest")),
         summary="Plan one iteration",
     )
     async def post_plan(request: Request) -> Response:
         """Plan one iteration. The same request always gets the same bytes."""
         asked = await bodies.read(request, PlanRequest.model_validate_json)
-        answer = await while_connected(request, desk.plan(asked))
+        answer = await while_connected(request, desk.plan(asked, tenant=caller_of(request).name or ""))
         headers = {"X-Plan-Cache": "hit" if answer.was_known else "miss"}
         return Response(answer.row.body, media_type="application/json", headers=headers)
+
+    @router.get("", response_model=PlanList, responses=openapi.problems(422, 500, 503), summary="List plans")
+    async def list_plans(after: AfterNumber = None, limit: Limit = 100) -> Response:
+        """List the plans that are kept, in the order they were stored."""
+        listing = await desk.page(after=after or 0, limit=limit)
+        return Response(listing.model_dump_json(), media_type="application/json")
+
+    @router.delete(
+        "/{digest}", status_code=204, responses=openapi.problems(404, 409, 500, 503), summary="Delete a plan"
+    )
+    async def delete_plan(digest: Annotated[str, Path(description="The plan's digest, `sha256:...`.")]) -> Response:
+        """Delete the plans with this digest that no job's iteration has."""
+        await desk.delete(digest)
+        return Response(status_code=204)
 
     @router.get(
         "/{digest}",
@@ -96,6 +112,14 @@ def profile_routes(catalog: Catalog, bodies: BodyReader) -> APIRouter:
         """Return one profile."""
         profile = await catalog.find(name)
         return Response(profile.model_dump_json(), media_type="application/json")
+
+    @router.delete(
+        "/{name}", status_code=204, responses=openapi.problems(404, 409, 500, 503), summary="Delete a profile"
+    )
+    async def delete_profile(name: Annotated[str, Path(description="The profile's name.")]) -> Response:
+        """Delete a registered profile that no job names."""
+        await asyncio.to_thread(catalog.delete, name)
+        return Response(status_code=204)
 
     return router
 

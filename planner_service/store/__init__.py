@@ -1,20 +1,50 @@
-"""Where plans and profiles are kept."""
+"""Where everything the service knows is kept."""
 
-from planner_service.store.interface import (
-    PlanRow,
+from planner_service.store.access_store import AccessStore, AuditRow, TokenRow
+from planner_service.store.faults import (
+    BatchConflict,
+    IterationClosed,
+    JobConflict,
+    JobUnknown,
     ProfileConflict,
-    ProfileRow,
-    Store,
+    ProfileInUse,
     StoreUnavailable,
+    TokenConflict,
+    TooManyOpen,
 )
+from planner_service.store.interface import IterationChanged, OnChange, Store
+from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
+from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
+from planner_service.store.profile_store import ProfileRow, ProfileStore
 from planner_service.store.sql import SqlStore, database_url
 
 __all__ = [
+    "AccessStore",
+    "AuditRow",
+    "BatchConflict",
+    "Claim",
+    "IterationChanged",
+    "IterationClosed",
+    "IterationRow",
+    "JobConflict",
+    "JobCounts",
+    "JobRow",
+    "JobStore",
+    "JobUnknown",
+    "OnChange",
     "PlanRow",
+    "PlanStore",
     "ProfileConflict",
+    "ProfileInUse",
     "ProfileRow",
+    "ProfileStore",
+    "ReportTerms",
     "SqlStore",
     "Store",
     "StoreUnavailable",
+    "StoredPlan",
+    "TokenConflict",
+    "TokenRow",
+    "TooManyOpen",
     "database_url",
 ]

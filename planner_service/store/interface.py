@@ -1,109 +1,84 @@
 """What every store owes the service, whatever it is built on."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-
-class StoreUnavailable(Exception):  # noqa: N818 - names the state the caller finds the store in
-    """The store cannot be opened, read or written; the message says which one, why, and what to do."""
-
-
-class ProfileConflict(Exception):  # noqa: N818 - names what the caller ran into
-    """Another profile already stands under this name."""
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """A stored profile.
-
-    Attributes
-    ----------
-    name
-        Its name, unique in the store.
-    content
-        The profile as canonical JSON, UTF-8.
-    submission
-        Digest of what was sent: the profile itself, or the measurement that it was fitted to.
-    """
-
-    name: str
-    content: bytes
-    submission: str
+from planner_service.store.access_store import AccessStore
+from planner_service.store.job_store import JobStore
+from planner_service.store.plan_store import PlanStore
+from planner_service.store.profile_store import ProfileStore
 
 
 @dataclass(frozen=True)
-class PlanRow:
-    """A stored plan.
+class IterationChanged:
+    """Something happened to an iteration, perhaps in another process.
 
     Attributes
     ----------
-    request_key
-        Digest of everything the plan depends on.
-    digest
-        The plan's own digest; plans of several requests may share it.
-    body
-        The plan as JSON, UTF-8, exactly as it was first answered.
+    kind
+        ``due`` if a solver may take it up now, ``finished`` if it has its plan or will have none.
+    job, iteration
+        Which one.
     """
 
-    request_key: str
-    digest: str
-    body: bytes
+    kind: Literal["due", "finished"]
+    job: str
+    iteration: int
+
+
+OnChange = Callable[[IterationChanged], None]
+"""Called in a thread of the store's own; returns at once and raises nothing."""
 
 
 class Store(ABC):
-    """Profiles by name and plans by request.
+    """Everything the service keeps.
 
     Obligations of every back end, held by one conformance suite:
 
-    * What a ``put`` returned is durable: it is found again by any other store object on the same database, also
-      after a restart, byte for byte.
-    * Nothing stored ever changes. Of several writers to one name or key, at the same time or one after another and
-      in one process or several, exactly one wins and all are told what the winner wrote.
+    * What a method that changes something returned from is durable: it is found again by any other store object on the
+      same database, also after a restart or a killed process, byte for byte.
+    * A plan or profile once stored never changes. Of several writers to one name or key, at the same time or one after
+      another, in one process or several, exactly one wins and all are told what the winner wrote.
     * Every method may be called from several threads at once, and blocks for a bounded time.
-    * A database that cannot be used raises `StoreUnavailable`, never a driver's own error.
+    * A database that cannot be used raises `StoreUnavailable`, never a driver's own error. One that was lost for a
+      while (a server restarted, a connection cut) works again without a new store object.
+    * Times are the database's, so that the clocks of several services need not agree.
+
+    Attributes
+    ----------
+    profiles, plans, jobs, access
+        What is kept, by kind.
     """
 
+    profiles: ProfileStore
+    plans: PlanStore
+    jobs: JobStore
+    access: AccessStore
+
     @abstractmethod
-    def put_profile(self, row: ProfileRow) -> bool:
-        """Store a profile under a new name.
+    def listen(self, on_change: OnChange) -> None:
+        """Call ``on_change`` for every iteration that changes from now on; changes by other processes included.
 
-        Returns
-        -------
-        bool
-            True if it is new; False if the same profile, or one fitted to the same submission, already stood there.
-
-        Raises
-        ------
-        ProfileConflict
-            If a different profile stands under the name; it stays.
-        StoreUnavailable
-            If the database cannot be used.
+        Notices may be lost when the database is, and come late: listeners look for themselves now and then. A SQLite
+        file carries no notices between processes.
         """
-
-    @abstractmethod
-    def profile(self, name: str) -> ProfileRow | None:
-        """Return the profile of that name, or None."""
-
-    @abstractmethod
-    def profiles(self) -> list[ProfileRow]:
-        """Return all profiles, ascending by name."""
-
-    @abstractmethod
-    def put_plan(self, row: PlanRow) -> PlanRow:
-        """Store a plan unless its request already has one, and return the plan that the request has from now on."""
-
-    @abstractmethod
-    def plan_of_request(self, request_key: str) -> PlanRow | None:
-        """Return the plan of a request, or None."""
-
-    @abstractmethod
-    def plan_with_digest(self, digest: str) -> PlanRow | None:
-        """Return the plan with this digest that was stored first, or None."""
 
     @abstractmethod
     def check(self) -> None:
         """Raise `StoreUnavailable` unless the database can be read now."""
 
     @abstractmethod
+    def prune(self, *, keep_iterations_s: float, keep_plans_s: float) -> int:
+        """Delete what is too old, a bounded number of rows each call; return how many iterations and plans went.
+
+        Finished iterations go with their batches and timings when they finished more than ``keep_iterations_s`` ago;
+        unfinished ones that began that long ago go, too, unless a solver has them or their deadline is still to come.
+        What deleted jobs left behind goes at once. Plans go when they were stored more than
+        ``keep_plans_s`` ago and no iteration that is kept names them.
+        """
+
+    @abstractmethod
     def close(self) -> None:
-        """Release connections; the store is not used afterwards."""
+        """Release connections and threads; the store is not used afterwards."""

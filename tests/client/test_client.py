@@ -324,7 +324,7 @@ def test_errors_travel_between_processes(error: HydraulisError) -> None:
 
 def test_importing_the_client_loads_nothing_heavy() -> None:
     code = (
-        "import sys, planner_client, planner_client.client, planner_client.contract; "
+        "import sys, planner_client, planner_client.client, planner_client.steady; "
         "heavy = {'torch', 'ortools', 'fastapi', 'sqlalchemy', 'uvicorn', 'typer', 'planner_service', 'worker_agent'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -19,7 +19,7 @@ from planner_client.contract import (
     Profile,
     ProfileMeasurement,
 )
-from planner_client.contract.described import prose_and_attributes
+from planner_client.contract.described import Described, prose_and_attributes
 from planner_client.contract.scalars import Returned, Sent
 
 MODELS: dict[str, type[BaseModel]] = {
@@ -71,9 +71,11 @@ def test_every_field_of_every_wire_type_is_described_in_the_document() -> None:
 def test_every_attribute_that_a_docstring_describes_is_a_field() -> None:
     for model in vars(contract).values():
         if isinstance(model, type) and issubclass(model, BaseModel):
-            prose, described = prose_and_attributes(model.__doc__ or "")
+            prose, own = prose_and_attributes(model.__doc__ or "")
             assert prose, model
-            assert set(described) == set(model.model_fields), model
+            assert set(own) <= set(model.model_fields), model
+            assert issubclass(model, Described)
+            assert set(model.attributes_described()) == set(model.model_fields), model
 
 
 def test_there_is_a_payload_of_each_wire_type() -> None:

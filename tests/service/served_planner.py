@@ -68,7 +68,7 @@ def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         watchdog.cancel()
-        assert line.startswith("listening on http://"), f"{line!r}; {served.log}"
+        assert line.startswith(("listening on http://", "listening on https://")), f"{line!r}; {served.log}"
         served.url = line.split()[-1]
         return served
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from planner_client.contract import FaultCode, Plan, Problem, Profile, ProfileList
 from planner_service.api import create_app
-from planner_service.api.problems import STATUS_BY_CODE
+from planner_service.desk.problem_documents import STATUS_BY_CODE
 from planner_service.profiles import builtin_profiles
 from planner_service.settings import Settings
 
@@ -282,8 +282,8 @@ def test_a_body_over_the_limit_is_413_whether_announced_or_not(api: TestClient) 
     [
         ("GET", "/nothing", 404, "not-found"),
         ("POST", "/v1/plans/", 404, "not-found"),
-        ("GET", "/v1/plans", 405, "method-not-allowed"),
-        ("DELETE", "/v1/profiles/x", 405, "method-not-allowed"),
+        ("PUT", "/v1/plans", 405, "method-not-allowed"),
+        ("PUT", "/v1/profiles/x", 405, "method-not-allowed"),
         ("POST", "/healthz", 405, "method-not-allowed"),
     ],
 )

@@ -1,7 +1,32 @@
 """The wire types: the one vocabulary that planner, clients and agents share."""
 
+from planner_client.contract.access import (
+    AuditEntry,
+    AuditList,
+    JobPattern,
+    NewToken,
+    Scope,
+    TokenList,
+    TokenRequest,
+    TokenSummary,
+)
 from planner_client.contract.faults import PROBLEM_MEDIA_TYPE, FaultCode, Problem
 from planner_client.contract.histogram import Histogram
+from planner_client.contract.jobs import (
+    IterationList,
+    IterationState,
+    IterationStatus,
+    IterationSummary,
+    Job,
+    JobList,
+    JobSpec,
+    JobSummary,
+    MissingSources,
+    PlanList,
+    PlanSummary,
+    SourceBatch,
+    SourceBatches,
+)
 from planner_client.contract.listing import ProfileList, ProfileSummary
 from planner_client.contract.options import CostModel, Method, PlanOptions
 from planner_client.contract.plan import GroupCount, MicroBatch, PassedOver, Plan, Replica, SequenceCount
@@ -17,7 +42,7 @@ from planner_client.contract.profile import (
     Profile,
     ProfileMeasurement,
 )
-from planner_client.contract.request import DEFAULT_SOURCE, AtomicGroup, DevicePool, PlanRequest
+from planner_client.contract.request import DEFAULT_SOURCE, AtomicGroup, Cluster, DevicePool, PlanRequest
 from planner_client.contract.strategy import (
     AllowedLayout,
     OptimizerLayout,
@@ -32,6 +57,9 @@ __all__ = [
     "PROBLEM_MEDIA_TYPE",
     "AllowedLayout",
     "AtomicGroup",
+    "AuditEntry",
+    "AuditList",
+    "Cluster",
     "ContextBytes",
     "CostModel",
     "Device",
@@ -40,19 +68,32 @@ __all__ = [
     "Fit",
     "GroupCount",
     "Histogram",
+    "IterationList",
+    "IterationState",
+    "IterationStatus",
+    "IterationSummary",
     "IterationTimings",
+    "Job",
+    "JobList",
+    "JobPattern",
+    "JobSpec",
+    "JobSummary",
     "LayoutCost",
     "MeasuredLayout",
     "MemoryModel",
     "Method",
     "MicroBatch",
     "MicroBatchSample",
+    "MissingSources",
     "ModelShape",
+    "NewToken",
     "OptimizerLayout",
     "PassedOver",
     "Plan",
+    "PlanList",
     "PlanOptions",
     "PlanRequest",
+    "PlanSummary",
     "Problem",
     "Profile",
     "ProfileList",
@@ -61,7 +102,13 @@ __all__ = [
     "Replica",
     "ReplicaGroup",
     "ReplicaTiming",
+    "Scope",
     "SequenceCount",
+    "SourceBatch",
+    "SourceBatches",
+    "TokenList",
+    "TokenRequest",
+    "TokenSummary",
     "format_strategy",
     "parse_strategy",
 ]

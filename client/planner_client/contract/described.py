@@ -45,10 +45,19 @@ class Described(BaseModel):
         """Put the docstring's sentences where a schema has descriptions."""
         schema = handler(core_schema)
         own: dict[str, Any] = handler.resolve_ref_schema(schema)
-        prose, described = prose_and_attributes(cls.__doc__ or "")
+        prose, _ = prose_and_attributes(cls.__doc__ or "")
+        described = cls.attributes_described()
         if prose:
             own["description"] = prose
         for name, field in own.get("properties", {}).items():
             if name in described:
                 field["description"] = described[name]
         return schema
+
+    @classmethod
+    def attributes_described(cls) -> dict[str, str]:
+        """Attributes' texts, those of the types it is built on included, so that these are said once."""
+        described: dict[str, str] = {}
+        for base in reversed(cls.__mro__):
+            described.update(prose_and_attributes(base.__doc__ or "")[1])
+        return described

@@ -75,11 +75,10 @@ class AtomicGroup(Sent):
 AtomicGroups = dict[SourceName, Annotated[list[AtomicGroup], Field(min_length=1, max_length=MAX_ATOMIC_GROUPS)]]
 
 
-class PlanRequest(Sent):
-    """One iteration to plan.
+class Cluster(Sent):
+    """The GPUs to plan for, which strategies they may form, and what constrains plans.
 
-    The cluster is given either as ``profile`` and ``num_gpus``, or as ``devices``; the batch either as ``lengths`` or
-    as ``histograms``.
+    The GPUs are given either as ``profile`` and ``num_gpus``, or as ``devices``.
 
     Attributes
     ----------
@@ -93,14 +92,6 @@ class PlanRequest(Sent):
         The fixed sharding of the optimizer states, which memory limits depend on; chosen if not given.
     strategies
         Candidates, of which the best is taken; with none, all that the cluster can form are searched.
-    iteration
-        Number of the iteration; part of the plan and its digest.
-    lengths
-        Lengths of all sequences in the order held (tokens), as a list or as lists by source.
-    histograms
-        How many sequences of each length there are, by source.
-    atomic_groups
-        Sequences that must share a micro-batch, by source.
     options
         What constrains the plan and the search for it.
     """
@@ -110,10 +101,6 @@ class PlanRequest(Sent):
     devices: Annotated[list[DevicePool], Field(min_length=1, max_length=MAX_DEVICE_POOLS)] | None = None
     optimizer_layout: OptimizerLayout | None = None
     strategies: Annotated[list[StrategyGroups], Field(max_length=MAX_STRATEGIES)] = Field(default_factory=list)
-    iteration: NonNegativeInt | None = None
-    lengths: ListedLengths | Annotated[dict[SourceName, ListedLengths], Field(max_length=MAX_SOURCES)] | None = None
-    histograms: Annotated[dict[SourceName, Histogram], Field(max_length=MAX_SOURCES)] | None = None
-    atomic_groups: AtomicGroups | None = None
     options: PlanOptions = PlanOptions()
 
     @model_validator(mode="after")
@@ -126,6 +113,48 @@ class PlanRequest(Sent):
         if self.total_gpus > MAX_GPUS:
             raise ValueError(f"the cluster has {self.total_gpus} GPUs; plan for at most {MAX_GPUS}")
         return self
+
+    @property
+    def pools(self) -> tuple[DevicePool, ...]:
+        """The cluster's GPUs by type, however they were given."""
+        if self.devices is not None:
+            return tuple(self.devices)
+        if self.profile is None or self.num_gpus is None:
+            return ()
+        return (DevicePool.model_construct(profile=self.profile, num_gpus=self.num_gpus),)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all types together."""
+        return sum(pool.num_gpus for pool in self.pools)
+
+    @property
+    def profile_names(self) -> str:
+        """Names of the profiles, joined by ``+``, as plans give them."""
+        return "+".join(pool.profile_name for pool in self.pools)
+
+
+class PlanRequest(Cluster):
+    """One iteration to plan.
+
+    The cluster is given as in every `Cluster`; the batch either as ``lengths`` or as ``histograms``.
+
+    Attributes
+    ----------
+    iteration
+        Number of the iteration; part of the plan and its digest.
+    lengths
+        Lengths of all sequences in the order held (tokens), as a list or as lists by source.
+    histograms
+        How many sequences of each length there are, by source.
+    atomic_groups
+        Sequences that must share a micro-batch, by source.
+    """
+
+    iteration: NonNegativeInt | None = None
+    lengths: ListedLengths | Annotated[dict[SourceName, ListedLengths], Field(max_length=MAX_SOURCES)] | None = None
+    histograms: Annotated[dict[SourceName, Histogram], Field(max_length=MAX_SOURCES)] | None = None
+    atomic_groups: AtomicGroups | None = None
 
     @model_validator(mode="after")
     def _one_batch(self) -> Self:
@@ -169,25 +198,6 @@ class PlanRequest(Sent):
                         f"{held.get(length, 0)}; the sequences of groups are part of the batch"
                     )
         return self
-
-    @property
-    def pools(self) -> tuple[DevicePool, ...]:
-        """The cluster's GPUs by type, however they were given."""
-        if self.devices is not None:
-            return tuple(self.devices)
-        if self.profile is None or self.num_gpus is None:
-            return ()
-        return (DevicePool.model_construct(profile=self.profile, num_gpus=self.num_gpus),)
-
-    @property
-    def total_gpus(self) -> int:
-        """GPUs of all types together."""
-        return sum(pool.num_gpus for pool in self.pools)
-
-    @property
-    def profile_names(self) -> str:
-        """Names of the profiles, joined by ``+``, as plans give them."""
-        return "+".join(pool.profile_name for pool in self.pools)
 
     def lengths_by_source(self) -> dict[str, list[int]] | None:
         """Return the listed lengths by source, or None if the batch came as histograms."""

@@ -25,6 +25,11 @@ MAX_STRATEGIES = 256
 MAX_DEADLINE_MS = 600_000
 MAX_DEVICE_POOLS = 64
 MAX_ATOMIC_GROUPS = 100_000
+MAX_ITERATION = 2**53
+MAX_WAIT_MS = 600_000
+"""Longest wait that a caller can ask for."""
+
+MAX_JOB_PATTERNS = 256
 
 
 def _refuse_bool(value: Any) -> Any:
@@ -52,6 +57,8 @@ PositiveFloat = Annotated[float, Field(ge=1e-9, le=1e15, allow_inf_nan=False), _
 Coefficient = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), _NotBool, AfterValidator(_negligible_is_zero)]
 """Cost of a micro-batch, a token or a token squared, in ms; what is below 1e-20 is taken for 0."""
 SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+TokenName = JobName
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 

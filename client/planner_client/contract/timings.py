@@ -1,10 +1,10 @@
 """Timings: what ranks measured while they ran a plan."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from planner_client.contract.scalars import NonNegativeFloat, NonNegativeInt, Sent
+from planner_client.contract.scalars import MAX_GPUS, NonNegativeFloat, NonNegativeInt, Sent
 
 
 class ReplicaTiming(Sent):
@@ -39,8 +39,12 @@ class IterationTimings(Sent):
         Number of the iteration.
     replicas
         What was measured of each replica.
+    solved_by
+        Who made the plan: the ``planner``, or a client by itself as a ``fallback``, of which the planner only counts
+        that it happened.
     """
 
     digest: str
     iteration: NonNegativeInt
-    replicas: Annotated[list[ReplicaTiming], Field(min_length=1)]
+    replicas: Annotated[list[ReplicaTiming], Field(min_length=1, max_length=MAX_GPUS)]
+    solved_by: Literal["planner", "fallback"] = "planner"

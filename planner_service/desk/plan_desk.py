@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from planner_client.contract import DevicePool, FaultCode, PlanRequest, Profile
-from planner_service.api.canonical import canonical_request, request_key
-from planner_service.api.catalog import Catalog
-from planner_service.api.flights import Flights
-from planner_service.api.metrics import Metrics
+from planner_client.contract import FaultCode, PlanList, PlanRequest, PlanSummary, Profile
 from planner_service.core.faults import PlanningFault
+from planner_service.desk.canonical import canonical_request, request_key
+from planner_service.desk.catalog import Catalog
+from planner_service.desk.flights import Flights
+from planner_service.desk.metrics import Metrics
 from planner_service.pool import SolverPool
 from planner_service.store import PlanRow, Store
-from planner_service.translate import refuse_unusable
 
 
 @dataclass(frozen=True)
@@ -46,23 +45,28 @@ class PlanDesk:
         self._flights: Flights[PlanRow] = Flights()
         self._log = structlog.get_logger("hydraulis.plans")
 
-    async def plan(self, request: PlanRequest) -> Answer:
+    async def plan(self, request: PlanRequest, *, tenant: str = "") -> Answer:
         """Return the request's plan.
+
+        Parameters
+        ----------
+        tenant
+            On whose behalf; those who wait for a solver take turns by it.
 
         Raises
         ------
         PlanningFault
             Whatever keeps the request from being planned.
         """
-        profiles = tuple([await self._profile_of(pool) for pool in request.pools])
+        profiles = tuple([await self._catalog.profile_of(pool) for pool in request.pools])
         asked = canonical_request(request)
         key = await asyncio.to_thread(request_key, asked, profiles, self._planner_version)
-        known = await asyncio.to_thread(self._store.plan_of_request, key)
+        known = await asyncio.to_thread(self._store.plans.of_request, key)
         if known is not None:
             self._metrics.cache_hits.inc()
             return Answer(known, was_known=True)
         is_shared = self._flights.is_flying(key)
-        row = await self._flights.join(key, lambda: self._find(key, asked, profiles))
+        row = await self._flights.join(key, lambda: self._find(key, asked, profiles, tenant))
         if is_shared:
             self._metrics.cache_hits.inc()
         return Answer(row, was_known=is_shared)
@@ -75,7 +79,7 @@ class PlanDesk:
         PlanningFault
             Code ``not-found``.
         """
-        row = await asyncio.to_thread(self._store.plan_with_digest, digest)
+        row = await asyncio.to_thread(self._store.plans.with_digest, digest)
         if row is None:
             raise PlanningFault(
                 FaultCode.NOT_FOUND,
@@ -85,14 +89,34 @@ class PlanDesk:
             )
         return row
 
-    async def _profile_of(self, pool: DevicePool) -> Profile:
-        if isinstance(pool.profile, Profile):
-            await asyncio.to_thread(refuse_unusable, pool.profile)
-            return pool.profile
-        return await self._catalog.find(pool.profile)
+    async def page(self, *, after: int, limit: int) -> PlanList:
+        """Return some of the plans that are kept, in the order they were stored."""
+        rows = await asyncio.to_thread(self._store.plans.page, after=after, limit=limit)
+        plans = [
+            PlanSummary(digest=row.digest, number=row.number, created_at=row.created_at, num_bytes=row.num_bytes)
+            for row in rows
+        ]
+        return PlanList(plans=plans, next_after=rows[-1].number if len(rows) == limit else None)
 
-    async def _find(self, key: str, request: PlanRequest, profiles: tuple[Profile, ...]) -> PlanRow:
-        solved = await self._pool.solve(request, profiles)
+    async def delete(self, digest: str) -> None:
+        """Delete the plans with this digest that no iteration names.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``not-found`` or ``plan-in-use``.
+        """
+        await self.plan_with_digest(digest)
+        if await asyncio.to_thread(self._store.plans.delete, digest) == 0:
+            raise PlanningFault(
+                FaultCode.PLAN_IN_USE,
+                f"plan {digest[:100]} is that of a job's iteration",
+                "delete the job, or wait until the iteration is old enough to go",
+                digest=digest[:100],
+            )
+
+    async def _find(self, key: str, request: PlanRequest, profiles: tuple[Profile, ...], tenant: str) -> PlanRow:
+        solved = await self._pool.solve(request, profiles, tenant=tenant)
         self._metrics.observe_plan(solved)
         plan = solved.plan
         self._log.info(
@@ -104,4 +128,4 @@ class PlanDesk:
             gap=plan.gap,
             cut_by_wall_clock=plan.cut_by_wall_clock,
         )
-        return await asyncio.to_thread(self._store.put_plan, PlanRow(key, plan.digest, plan.body))
+        return await asyncio.to_thread(self._store.plans.put, PlanRow(key, plan.digest, plan.body))

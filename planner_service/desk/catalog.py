@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from pydantic_core import from_json
 
-from planner_client.contract import FaultCode, Profile, ProfileList, ProfileMeasurement, ProfileSummary
-from planner_service.api.canonical import canonical_json, content_digest
+from planner_client.contract import DevicePool, FaultCode, Profile, ProfileList, ProfileMeasurement, ProfileSummary
 from planner_service.core.faults import PlanningFault
-from planner_service.store import ProfileConflict, ProfileRow, Store
+from planner_service.desk.canonical import canonical_json, content_digest
+from planner_service.store import ProfileConflict, ProfileInUse, ProfileRow, Store
 from planner_service.translate import fit_profile, refuse_unusable
 
 
@@ -38,20 +38,27 @@ class Catalog:
         builtin = self._builtin.get(name)
         if builtin is not None:
             return builtin
-        row = await asyncio.to_thread(self._store.profile, name)
+        row = await asyncio.to_thread(self._store.profiles.get, name)
         if row is None:
-            raise PlanningFault(
-                FaultCode.UNKNOWN_PROFILE,
-                f"there is no profile {name[:128]!r}",
-                "register it with POST /v1/profiles, send it inline, or name one that GET /v1/profiles lists",
-                profile=name[:128],
-                builtin=sorted(self._builtin),
-            )
+            raise self._unknown(name)
         return Profile.model_validate_json(row.content)
+
+    async def profile_of(self, pool: DevicePool) -> Profile:
+        """Return the profile of some GPUs, by name or as it was sent.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``unknown-profile``, or whatever makes a profile that was sent unusable.
+        """
+        if isinstance(pool.profile, Profile):
+            await asyncio.to_thread(refuse_unusable, pool.profile)
+            return pool.profile
+        return await self.find(pool.profile)
 
     async def list(self) -> ProfileList:
         """Summarise all profiles, ascending by name."""
-        rows = await asyncio.to_thread(self._store.profiles)
+        rows = await asyncio.to_thread(self._store.profiles.all)
         stored = [Profile.model_validate_json(row.content) for row in rows if row.name not in self._builtin]
         entries = [_summary(profile, is_builtin=True) for profile in self._builtin.values()]
         entries += [_summary(profile, is_builtin=False) for profile in stored]
@@ -80,13 +87,39 @@ class Catalog:
                 raise _conflict(profile.name, "comes with the planner and differs")
             return builtin, False
         try:
-            is_new = self._store.put_profile(ProfileRow(profile.name, content, submission))
+            is_new = self._store.profiles.put(ProfileRow(profile.name, content, submission))
         except ProfileConflict:
             raise _conflict(profile.name, "is registered already and differs") from None
         if is_new:
             return profile, True
-        stored = self._store.profile(profile.name)
+        stored = self._store.profiles.get(profile.name)
         return (profile if stored is None else Profile.model_validate_json(stored.content)), False
+
+    def delete(self, name: str) -> None:
+        """Delete a registered profile. Blocks.
+
+        Raises
+        ------
+        PlanningFault
+            Code ``unknown-profile``, or ``profile-in-use`` if a job names it or it comes with the planner.
+        """
+        if name in self._builtin:
+            raise _in_use(name, "comes with the planner")
+        try:
+            was_there = self._store.profiles.delete(name)
+        except ProfileInUse as use:
+            raise _in_use(name, f"is that of job {use}") from None
+        if not was_there:
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> PlanningFault:
+        return PlanningFault(
+            FaultCode.UNKNOWN_PROFILE,
+            f"there is no profile {name[:128]!r}",
+            "register it with POST /v1/profiles, send it inline, or name one that GET /v1/profiles lists",
+            profile=name[:128],
+            builtin=sorted(self._builtin),
+        )
 
 
 def parse_submission(body: bytes) -> Profile | ProfileMeasurement:
@@ -118,6 +151,15 @@ def _summary(profile: Profile, *, is_builtin: bool) -> ProfileSummary:
         device=profile.device.name,
         num_layouts=len(profile.layouts),
         is_builtin=is_builtin,
+    )
+
+
+def _in_use(name: str, why: str) -> PlanningFault:
+    return PlanningFault(
+        FaultCode.PROFILE_IN_USE,
+        f"profile {name!r} {why}",
+        "delete the jobs that use it first",
+        profile=name,
     )
 
 

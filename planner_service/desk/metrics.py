@@ -1,17 +1,21 @@
 """What the service counts, for Prometheus; one registry for each app, so that apps in one process do not mix."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from planner_client.contract import IterationTimings, Plan
 from planner_service.pool import Solved, SolverPool
 
 SECONDS_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
 GAP_BUCKETS = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Metrics:
     """All metrics of one app."""
 
-    def __init__(self, pool: SolverPool) -> None:
+    def __init__(self, pool: SolverPool, *, num_long_polls: Callable[[], int] = lambda: 0) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "hydraulis_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
@@ -37,11 +41,32 @@ class Metrics:
         self._gap = Histogram(
             "hydraulis_plan_gap", "Proven gap of new plans.", buckets=GAP_BUCKETS, registry=self.registry
         )
+        self._iterations = Counter(
+            "hydraulis_iterations",
+            "Iterations of jobs finished by this service.",
+            ["outcome", "sources"],
+            registry=self.registry,
+        )
+        self.fallbacks = Counter(
+            "hydraulis_fallback_iterations",
+            "Iterations that clients planned by themselves, as they told.",
+            registry=self.registry,
+        )
+        self._measured_seconds = self._histogram("hydraulis_measured_replica_seconds", "Measured times of replicas.")
+        self._measured_ratio = Histogram(
+            "hydraulis_measured_over_predicted",
+            "Measured time of a replica over its predicted makespan.",
+            buckets=RATIO_BUCKETS,
+            registry=self.registry,
+        )
         self._gauge("hydraulis_solvers_ready", "Solver processes that are warm.").set_function(
             lambda: float(pool.num_ready)
         )
         self._gauge("hydraulis_requests_waiting", "Requests that wait for a solver.").set_function(
             lambda: float(pool.num_waiting)
+        )
+        self._gauge("hydraulis_long_polls", "Callers that wait for plans of jobs.").set_function(
+            lambda: float(num_long_polls())
         )
         self._gauge("hydraulis_solvers_replaced", "Solver processes that died or were killed.").set_function(
             lambda: float(pool.num_replaced)
@@ -56,6 +81,18 @@ class Metrics:
             self._gap.observe(solved.plan.gap)
         if solved.plan.cut_by_wall_clock:
             self.cut_plans.inc()
+
+    def observe_iteration(self, outcome: str, *, is_overdue: bool) -> None:
+        """Count an iteration of a job that this service finished: ``planned`` or ``failed``."""
+        self._iterations.labels(outcome, "sources missing" if is_overdue else "complete").inc()
+
+    def observe_measured(self, plan: Plan, timings: IterationTimings) -> None:
+        """Count what ranks measured of a plan, beside what it predicted."""
+        for timing in timings.replicas:
+            predicted_ms = plan.replicas[timing.replica].makespan_ms
+            self._measured_seconds.observe(timing.wall_ms / 1000.0)
+            if predicted_ms > 0:
+                self._measured_ratio.observe(timing.wall_ms / predicted_ms)
 
     def _histogram(self, name: str, meaning: str) -> Histogram:
         return Histogram(name, meaning, buckets=SECONDS_BUCKETS, registry=self.registry)

@@ -1,0 +1,266 @@
+"""Jobs, their iterations, and who solves them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from planner_service.store.plan_store import PlanRow
+
+State = Literal["collecting", "due", "solving", "planned", "failed"]
+"""``collecting``: sources may report. ``due``: all have; a solver may take it up. ``solving``: one has, and reports are
+refused from now on, also after it gave the iteration back or died. ``planned`` and ``failed`` are final."""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A registered job.
+
+    Attributes
+    ----------
+    name
+        Its name, unique in the store.
+    spec
+        The `JobSpec` as canonical JSON, UTF-8; profiles given whole are in it.
+    created_at
+        When it was registered (seconds since 1970, UTC).
+    """
+
+    name: str
+    spec: bytes
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """How many iterations of a job are kept.
+
+    Attributes
+    ----------
+    num_iterations, num_planned, num_failed
+        All, those with a plan, and those for which there is none.
+    last_iteration
+        Highest number; None if there is none.
+    """
+
+    num_iterations: int
+    num_planned: int
+    num_failed: int
+    last_iteration: int | None
+
+
+@dataclass(frozen=True)
+class IterationRow:
+    """How far an iteration is.
+
+    Attributes
+    ----------
+    job, iteration
+        Which one.
+    state
+        See `State`.
+    num_expected, num_reported
+        Sources the job has, and those that reported.
+    due_at
+        When it is solved without those that are missing (seconds since 1970, UTC).
+    finished_at
+        When it was planned or failed; None before.
+    num_tries
+        Times that it was taken up.
+    request_key
+        Key of its plan in the plan store; None without one.
+    summary
+        What a list tells of the plan, a JSON object as UTF-8; None without one.
+    problem
+        The problem document that tells why there is no plan, UTF-8; None if there is one or one may come.
+    measured_ms
+        Longest time that a replica measured; None while no timings came.
+    """
+
+    job: str
+    iteration: int
+    state: State
+    num_expected: int
+    num_reported: int
+    due_at: float
+    finished_at: float | None = None
+    num_tries: int = 0
+    request_key: str | None = None
+    summary: bytes | None = None
+    problem: bytes | None = None
+    measured_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An iteration that one solver has to itself until its lease ends.
+
+    Attributes
+    ----------
+    job, iteration
+        Which one.
+    owner
+        Who took it up.
+    spec
+        The job's spec.
+    batches
+        What each source reported, by source.
+    is_overdue
+        Whether it was taken up at its deadline, with sources missing.
+    num_tries
+        Times that it was taken up, this one included.
+    number
+        The store's own number of the iteration, so that one of the same name, begun after this one was deleted, is not
+        taken for it.
+    """
+
+    job: str
+    iteration: int
+    owner: str
+    spec: bytes
+    batches: Mapping[str, bytes]
+    is_overdue: bool
+    num_tries: int
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class ReportTerms:
+    """What holds for reports of a job's sources.
+
+    Attributes
+    ----------
+    num_expected
+        Sources the job has; the iteration is due when as many have reported.
+    wait_s
+        From the first report of an iteration to its deadline.
+    max_open
+        Most unfinished iterations that the job may have.
+    """
+
+    num_expected: int
+    wait_s: float
+    max_open: int
+
+
+class JobStore(ABC):
+    """Jobs and iterations; see `planner_service.store.interface.Store` for what every method owes.
+
+    Every change of an iteration is one transaction that holds its row, so that a report, a claim and a result never
+    cross: whatever was reported before a claim is in it, and whatever comes after is told so.
+    """
+
+    @abstractmethod
+    def put(self, row: JobRow) -> tuple[JobRow, bool]:
+        """Register a job; return what stands under the name now, and whether it is new.
+
+        Raises
+        ------
+        JobConflict
+            If a job with another spec stands under the name; it stays.
+        """
+
+    @abstractmethod
+    def get(self, name: str) -> JobRow | None:
+        """Return the job of that name, or None."""
+
+    @abstractmethod
+    def page(self, *, after: str, limit: int) -> list[JobRow]:
+        """Return jobs whose names come after ``after``, ascending, at most ``limit``."""
+
+    @abstractmethod
+    def counts(self, name: str) -> JobCounts:
+        """Count a job's iterations; zeros if there is no such job."""
+
+    @abstractmethod
+    def delete(self, name: str) -> bool:
+        """Delete a job with its iterations, batches and timings (its plans stay); return whether there was one."""
+
+    @abstractmethod
+    def report(self, job: str, iteration: int, batches: Mapping[str, bytes], terms: ReportTerms) -> IterationRow:
+        """Keep what sources hold of an iteration, all of it or nothing.
+
+        The first report begins the iteration and its wait; the last one makes it due. What was reported before and is
+        the same is taken as said, also when the iteration is closed. Listeners hear when it becomes due.
+
+        Parameters
+        ----------
+        batches
+            Canonical JSON by source.
+
+        Raises
+        ------
+        JobUnknown
+            If there is no such job.
+        BatchConflict
+            If a source reported something else before.
+        IterationClosed
+            If a source that has not reported comes after the iteration was taken up or finished.
+        TooManyOpen
+            If this would begin one iteration too many.
+        """
+
+    @abstractmethod
+    def iteration(self, job: str, iteration: int) -> IterationRow | None:
+        """Return an iteration, or None."""
+
+    @abstractmethod
+    def iterations(self, job: str, *, after: int | None, limit: int, newest_first: bool = False) -> list[IterationRow]:
+        """Return iterations after a number, ascending; or before it, descending; at most ``limit``."""
+
+    @abstractmethod
+    def sources(self, job: str, iteration: int) -> list[str]:
+        """Return the sources that reported, ascending."""
+
+    @abstractmethod
+    def claim(self, owner: str, lease_s: float) -> Claim | None:
+        """Take up the next iteration that is due or overdue, or whose owner's lease ended; None if there is none.
+
+        Jobs take turns: the job served longest ago comes first, and of it the lowest iteration. Of several who claim
+        at once no two get the same one.
+        """
+
+    @abstractmethod
+    def next_due_at(self) -> tuple[float, float] | None:
+        """Return when the next iteration may be claimed, and what the time is now (seconds since 1970, UTC)."""
+
+    @abstractmethod
+    def renew(self, claim: Claim, lease_s: float) -> bool:
+        """Lengthen a lease; return whether the iteration is still the owner's."""
+
+    @abstractmethod
+    def give_back(self, claim: Claim) -> None:
+        """Let others claim the iteration at once; does nothing if it is no longer the owner's."""
+
+    @abstractmethod
+    def finish(self, claim: Claim, plan: PlanRow, summary: bytes) -> IterationRow | None:
+        """Store an iteration's plan, unless it is finished already, and tell listeners.
+
+        The plan is put as `PlanStore.put` does, in the same transaction. Whoever comes first wins, owner or not: a
+        plan that was found is not lost because a lease ended.
+
+        Returns
+        -------
+        IterationRow or None
+            What the iteration is now; None if it was deleted meanwhile.
+        """
+
+    @abstractmethod
+    def fail(self, claim: Claim, problem: bytes) -> IterationRow | None:
+        """Store why an iteration has no plan, unless it is finished or another has it now, and tell listeners."""
+
+    @abstractmethod
+    def put_timings(self, job: str, iteration: int, key: str, body: bytes, measured_ms: float) -> bool:
+        """Keep measured times under a key of their own; return whether they are new.
+
+        ``measured_ms`` raises the iteration's, if it is larger.
+
+        Raises
+        ------
+        JobUnknown
+            If there is no such iteration.
+        """
+
+    @abstractmethod
+    def timings(self, job: str, iteration: int) -> list[bytes]:
+        """Return the measured times of an iteration, in the order they came."""

@@ -1,0 +1,7 @@
+"""The store on SQLAlchemy: a SQLite file by default, PostgreSQL by URL."""
+
+from planner_service.store.sql.address import database_url
+from planner_service.store.sql.limits import StoreLimits
+from planner_service.store.sql.sql_store import SqlStore
+
+__all__ = ["SqlStore", "StoreLimits", "database_url"]
