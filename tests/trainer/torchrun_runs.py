@@ -29,7 +29,9 @@ class TorchrunEnd:
 def torchrun(url: str, folder: Path, what: str) -> TorchrunEnd:
     started = time.monotonic()
     path = [str(SCRIPT.parent), str(SCRIPT.parents[1] / "sequences"), os.environ.get("PYTHONPATH", "")]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # torchrun stops the other ranks when it sees one dead; looking less often leaves them time to say what they met.
+    looks = ["--monitor-interval", "5"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *looks]
     done = subprocess.run(
         [sys.executable, *launcher, str(SCRIPT), url, str(folder), what],
         capture_output=True,
