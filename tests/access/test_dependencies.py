@@ -1,6 +1,6 @@
 """What is installed with the product is pinned, so that a scan of the pins is a scan of the product.
 
-Whether a pinned version has a known weakness is not told here: that takes a scanner and its database (docs/security.md).
+Whether a pinned version has a known weakness is not told here: that takes a scanner and its database (security.md).
 """
 
 import re
