@@ -3,11 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from planner_client.client import PlannerClient
 from planner_client.contract import (
-    AtomicGroup,
     Cluster,
     FaultCode,
     IterationStatus,
@@ -16,13 +15,12 @@ from planner_client.contract import (
     Plan,
     PlanRequest,
     SourceBatch,
+    request_for,
 )
 from planner_client.errors import DeadlineExceeded, RequestRefused
 
 Batches = Mapping[str, SourceBatch]
 """What each source holds of one iteration."""
-
-_CLUSTER_FIELDS = tuple(Cluster.model_fields)
 
 
 class Asking(Protocol):
@@ -57,28 +55,6 @@ class Asking(Protocol):
             If they could not be given.
         """
         ...
-
-
-def request_for(cluster: Cluster, iteration: int | None, batches: Batches) -> PlanRequest:
-    """Return what is asked for one iteration of a cluster, as the planner puts a job's reports together.
-
-    Where every source gives its order the request has lengths, else histograms.
-
-    Raises
-    ------
-    ValueError
-        If the batches do not suit the cluster's options.
-    """
-    fields: dict[str, Any] = {name: getattr(cluster, name) for name in _CLUSTER_FIELDS}
-    ordered = dict(sorted(batches.items()))
-    if all(batch.lengths is not None for batch in ordered.values()):
-        fields["lengths"] = {source: batch.lengths for source, batch in ordered.items()}
-    else:
-        fields["histograms"] = {source: batch.counted() for source, batch in ordered.items()}
-    groups: dict[str, list[AtomicGroup]] = {
-        source: list(batch.atomic_groups) for source, batch in ordered.items() if batch.atomic_groups
-    }
-    return PlanRequest(iteration=iteration, atomic_groups=groups or None, **fields)
 
 
 class OneShot:

@@ -6,7 +6,7 @@ the plan it starts from (`planner_client.rates`); nothing is proven of it, and i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner_client.contract import Plan, PlanRequest, ReplicaGroup, format_strategy, parse_strategy
 from planner_client.errors import BadAnswer, FallbackImpossible
@@ -174,7 +174,7 @@ def fallback_plan(basis: FallbackBasis, request: PlanRequest) -> Plan:
 
 def _refuse_unfit(basis: FallbackBasis, request: PlanRequest) -> None:
     options = request.options
-    num_sequences = sum(histogram.num_sequences for histogram in request.histograms_by_source().values())
+    num_sequences = request.num_sequences
     top_rank = max((rank for replica in basis.replicas for rank in replica.ranks), default=-1)
     kept = {(layout.tp, layout.cp, layout.pp) for layout in options.allowed_layouts or ()}
     why: str | None = None
@@ -202,7 +202,7 @@ def _lowered(replica: KnownReplica, request: PlanRequest) -> KnownReplica:
     limit = request.options.max_tokens_per_micro_batch
     if limit is None or replica.max_tokens <= limit:
         return replica
-    return KnownReplica(*_layout(replica), replica.ranks, limit, replica.rates)
+    return replace(replica, max_tokens=limit)
 
 
 def _stages(replicas: Sequence[KnownReplica], *, is_padded: bool) -> list[Stages]:

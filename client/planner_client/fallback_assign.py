@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from planner_client.charged import aligned
 from planner_client.contract import PlanOptions, PlanRequest, SequenceCount
 from planner_client.errors import FallbackImpossible
 from planner_client.fallback_packing import Item, Stages
-from planner_client.rates import aligned
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from planner_client.charged import charged_lengths
 from planner_client.contract import MicroBatch, Plan, PlanOptions, PlanRequest, Replica
 from planner_client.errors import BadAnswer
 
@@ -143,11 +144,8 @@ def _replica(index: int, replica: Replica, plan: Plan, seen: set[int]) -> Iterat
 
 def _charged_tokens(micro_batch: MicroBatch, plan: Plan) -> int:
     """Tokens that a micro-batch takes: aligned and, under padded cost, each sequence as long as the longest."""
-    alignment = plan.alignment
-    taken = [(-(-entry.length // alignment) * alignment, entry.count) for entry in micro_batch.sequences]
-    if plan.cost == "padded":
-        return max((length for length, _ in taken), default=0) * sum(count for _, count in taken)
-    return sum(length * count for length, count in taken)
+    charged = charged_lengths(micro_batch, plan.alignment, is_padded=plan.cost == "padded")
+    return sum(length * count for length, count in charged)
 
 
 def _micro_batch(where: str, micro_batch: MicroBatch, replica: Replica, plan: Plan) -> Iterator[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from planner_client.contract import MicroBatch, Plan, Replica
+from planner_client.charged import charged_lengths
+from planner_client.contract import Plan, Replica
 
 Kind = tuple[int, int, int, str, int]
 """Degrees tp, cp, pp, the device and the most tokens of a micro-batch: replicas alike in these are alike."""
@@ -54,20 +55,6 @@ class Rates:
 def kind_of(replica: Replica) -> Kind:
     """Return a replica's kind."""
     return (replica.tp, replica.cp, replica.pp, replica.device, replica.max_tokens)
-
-
-def charged_lengths(micro_batch: MicroBatch, alignment: int, *, is_padded: bool) -> list[tuple[int, int]]:
-    """Return (tokens charged, count) of a micro-batch's sequences."""
-    taken = [(aligned(entry.length, alignment), entry.count) for entry in micro_batch.sequences]
-    if not is_padded:
-        return taken
-    longest = max((length for length, _ in taken), default=0)
-    return [(longest, sum(count for _, count in taken))]
-
-
-def aligned(length: int, alignment: int) -> int:
-    """Return a length rounded up to a multiple of the alignment (tokens)."""
-    return -(-length // alignment) * alignment
 
 
 def rates_of(plan: Plan) -> dict[Kind, Rates]:

@@ -126,7 +126,6 @@ class SteadyPlanner:
         """
         request = self._asking.request(iteration, batches)
         key = cluster_key(request)
-        num_sequences = sum(histogram.num_sequences for histogram in request.histograms_by_source().values())
         with self._changed:
             if self._is_closed:
                 raise ValueError("this SteadyPlanner is closed; build a new one")
@@ -142,7 +141,7 @@ class SteadyPlanner:
                     f"{self._settings.window}; take or forget them first"
                 )
             self._order += 1
-            entry = _Announced(Asked(self._order, iteration, batches, request, key), num_sequences)
+            entry = _Announced(Asked(self._order, iteration, batches, request, key), request.num_sequences)
             self._announced.pop(iteration, None)
             self._announced[iteration] = entry
             self._drop_old()

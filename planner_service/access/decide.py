@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from planner_client.contract import FaultCode, Scope
+from planner_client.contract.wording import first_few
 from planner_service.store.access_store import TokenRow
 
 Reach = Literal["job", "any", "all"]
@@ -139,12 +140,7 @@ def decide(token: TokenRow | None, need: Need) -> Allowed | Refused:
         return Refused(
             FaultCode.FORBIDDEN,
             f"token {token.name} is not good for job {need.job[:128]!r}",
-            f"use a token for this job; this one is good for {_shown(caller.jobs or ())}",
+            f"use a token for this job; this one is good for {first_few(caller.jobs or ())}",
             token.name,
         )
     return Allowed(caller)
-
-
-def _shown(patterns: tuple[str, ...]) -> str:
-    more = f" and {len(patterns) - 8} more" if len(patterns) > 8 else ""
-    return ", ".join(patterns[:8]) + more

@@ -1,6 +1,5 @@
 """Problem documents as HTTP answers."""
 
-import reprlib
 from collections.abc import Mapping
 from http import HTTPStatus
 
@@ -11,11 +10,8 @@ from starlette.exceptions import HTTPException
 
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode
 from planner_service.core.faults import PlanningFault
-from planner_service.desk.problem_documents import MAX_TEXT, problem_document, status_of
+from planner_service.desk.problem_documents import MAX_TEXT, problem_document, shown, status_of
 from planner_service.store import StoreUnavailable
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 
 
 def problem_response(fault: PlanningFault, *, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -68,10 +64,9 @@ async def _on_bad_parameters(request: Request, refused: Exception) -> Response:
         raise refused
     first = refused.errors()[0]
     place, *name = (str(step) for step in first["loc"])
-    value = _SHORT.repr(first.get("input"))
     fault = PlanningFault(
         FaultCode.INVALID_REQUEST,
-        f"{place} parameter {'.'.join(name)}: {first['msg']}, got {value}",
+        f"{place} parameter {'.'.join(name)}: {first['msg']}, got {shown(first.get('input'))}",
         "correct the parameter; /docs describes every one",
         parameter=".".join(name),
         num_errors=len(refused.errors()),

@@ -116,7 +116,7 @@ def validation_fault(error: ValidationError) -> PlanningFault:
         {
             "field": field_path(entry["loc"]),
             "message": entry["msg"].removeprefix("Value error, "),
-            "value": _shown(entry["input"]),
+            "value": shown(entry["input"]),
         }
         for entry in found[:MAX_FIELD_ERRORS]
     ]
@@ -138,7 +138,7 @@ def _is_single(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Show a single value, shortened; of anything larger only what it is, so that no request is sent back."""
     if isinstance(value, bytes):
         return f"a body of {len(value)} bytes"

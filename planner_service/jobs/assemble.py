@@ -1,16 +1,14 @@
-"""How reports become a request: pure."""
+"""What reports a plan can be made of: pure."""
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from pydantic import ValidationError
 
-from planner_client.contract import AtomicGroup, FaultCode, JobSpec, PlanRequest, SourceBatch
-from planner_client.contract.request import Cluster
+from planner_client.contract import FaultCode, JobSpec, SourceBatch, request_for
+from planner_client.contract.wording import first_few
 from planner_service.core.faults import PlanningFault
 
-_CLUSTER_FIELDS = tuple(Cluster.model_fields)
 MAX_NAMED = 1000
 """Most sources that an answer names."""
 
@@ -27,28 +25,6 @@ def sources_of(content: bytes) -> frozenset[str]:
     return frozenset(spec_of(content).sources)
 
 
-def request_of(spec: JobSpec, iteration: int, batches: Mapping[str, SourceBatch]) -> PlanRequest:
-    """Return what is asked for an iteration of which these sources reported.
-
-    Where every source gave its order the request has lengths, else histograms.
-
-    Raises
-    ------
-    ValidationError
-        If the reports do not suit the job's options.
-    """
-    fields: dict[str, Any] = {name: getattr(spec, name) for name in _CLUSTER_FIELDS}
-    ordered = dict(sorted(batches.items()))
-    if all(batch.lengths is not None for batch in ordered.values()):
-        fields["lengths"] = {source: batch.lengths for source, batch in ordered.items()}
-    else:
-        fields["histograms"] = {source: batch.counted() for source, batch in ordered.items()}
-    groups: dict[str, list[AtomicGroup]] = {
-        source: list(batch.atomic_groups) for source, batch in ordered.items() if batch.atomic_groups
-    }
-    return PlanRequest(iteration=iteration, atomic_groups=groups or None, **fields)
-
-
 def refuse_unfit(spec: JobSpec, sources: frozenset[str], batches: Mapping[str, SourceBatch]) -> None:
     """Refuse reports that no plan could honour, while whoever sent them can still hear of it.
 
@@ -59,17 +35,15 @@ def refuse_unfit(spec: JobSpec, sources: frozenset[str], batches: Mapping[str, S
     """
     for source, batch in batches.items():
         if source not in sources:
-            shown = ", ".join(spec.sources[:8])
-            more = f" and {len(spec.sources) - 8} more" if len(spec.sources) > 8 else ""
             raise PlanningFault(
                 FaultCode.UNKNOWN_SOURCE,
-                f"job {spec.name} has no source {source}; its sources are {shown}{more}",
+                f"job {spec.name} has no source {source}; its sources are {first_few(spec.sources)}",
                 "report under one of them, or register a job with this source",
                 job=spec.name,
                 source=source,
             )
         try:
-            request_of(spec, 0, {source: batch})
+            request_for(spec, 0, {source: batch})
         except ValidationError as unfit:
             message = unfit.errors(include_url=False, include_context=False)[0]["msg"].removeprefix("Value error, ")
             raise PlanningFault(
@@ -84,12 +58,10 @@ def refuse_unfit(spec: JobSpec, sources: frozenset[str], batches: Mapping[str, S
 def sources_missing(spec: JobSpec, iteration: int, reported: Mapping[str, object]) -> PlanningFault:
     """Return why an iteration has no plan whose job refuses to leave sources out."""
     missing = [source for source in spec.sources if source not in reported]
-    shown = ", ".join(missing[:8])
-    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return PlanningFault(
         FaultCode.SOURCES_MISSING,
         f"{len(missing)} of {len(spec.sources)} sources of iteration {iteration} of job {spec.name} did not report "
-        f"within {spec.source_wait_ms} ms: {shown}{more}",
+        f"within {spec.source_wait_ms} ms: {first_few(missing)}",
         "see to these sources, raise source_wait_ms, or register the job with missing_sources leave-out",
         job=spec.name,
         iteration=iteration,

@@ -27,24 +27,13 @@ def summary_of_plan(body: bytes) -> bytes:
 
 def job_of(row: JobRow, spec: JobSpec) -> Job:
     """Return what is told of a job."""
-    return Job(
-        name=row.name,
-        profiles=spec.profile_names,
-        num_gpus=spec.total_gpus,
-        num_sources=len(spec.sources),
-        created_at=row.created_at,
-        spec=spec,
-    )
+    return Job(**_job_facts(row, spec), spec=spec)
 
 
 def job_summary(row: JobRow, spec: JobSpec, counts: JobCounts) -> JobSummary:
     """Return what a list tells of a job."""
     return JobSummary(
-        name=row.name,
-        profiles=spec.profile_names,
-        num_gpus=spec.total_gpus,
-        num_sources=len(spec.sources),
-        created_at=row.created_at,
+        **_job_facts(row, spec),
         num_iterations=counts.num_iterations,
         num_planned=counts.num_planned,
         num_failed=counts.num_failed,
@@ -69,6 +58,16 @@ def iteration_status(row: IterationRow, spec: JobSpec, reported: Collection[str]
         num_tries=row.num_tries,
         problem=problem,
     )
+
+
+def _job_facts(row: JobRow, spec: JobSpec) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "profiles": spec.profile_names,
+        "num_gpus": spec.total_gpus,
+        "num_sources": len(spec.sources),
+        "created_at": row.created_at,
+    }
 
 
 def _fields(row: IterationRow) -> dict[str, Any]:

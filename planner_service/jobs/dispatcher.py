@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import structlog
 from pydantic import ValidationError
 
-from planner_client.contract import FaultCode, SourceBatch
+from planner_client.contract import FaultCode, SourceBatch, request_for
 from planner_service.core.faults import PlanningFault
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.problem_documents import problem_document, unexpected
-from planner_service.jobs.assemble import request_of, sources_missing, spec_of
+from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import Claim, PlanRow, Store, StoreUnavailable
@@ -153,7 +153,7 @@ class Dispatcher:
             raise sources_missing(spec, claim.iteration, claim.batches)
         batches = await asyncio.to_thread(_read_batches, claim)
         try:
-            request = await asyncio.to_thread(request_of, spec, claim.iteration, batches)
+            request = await asyncio.to_thread(request_for, spec, claim.iteration, batches)
         except ValidationError as unfit:
             message = unfit.errors(include_url=False, include_context=False)[0]["msg"]
             raise PlanningFault(

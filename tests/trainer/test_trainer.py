@@ -120,7 +120,7 @@ def test_a_script_that_fails_on_one_rank_stops_all_after_a_checkpoint(trained: T
 
 def test_an_optimizer_that_leaves_parameters_out_ends_alike_on_every_rank(trained: Trained) -> None:
     (end,) = {report["frozen"] for report in trained}
-    assert end == "no fault" or "CheckpointRefused: the optimizer keeps no" in end
+    assert end == "no fault"
 
 
 def test_one_process_without_torchrun_goes_on_as_two_would_have(finished: TorchrunEnd, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from worker_agent.executor.shards import ShardedState
-from worker_agent.trainer.faults import CheckpointRefused
 from worker_agent.trainer.settled import settled
 
 MASTERS = "masters"
@@ -37,10 +36,4 @@ def take_over(state: ShardedState, shards: Mapping[str, Tensor]) -> None:
         On every rank, if one's optimizer does not take them.
     """
     with settled("taking over the optimizer's states"):
-        try:
-            state.load_optimizer_shards({name: shard for name, shard in shards.items() if name != MASTERS})
-        except KeyError as lacking:
-            raise CheckpointRefused(
-                f"the optimizer keeps no {lacking} for some of the parameters, so that it cannot be given back those "
-                "of the checkpoint; resume with an optimizer that takes all parameter groups"
-            ) from lacking
+        state.load_optimizer_shards({name: shard for name, shard in shards.items() if name != MASTERS})

@@ -26,6 +26,7 @@ from planner_client.contract.jobs import (
     PlanSummary,
     SourceBatch,
     SourceBatches,
+    request_for,
 )
 from planner_client.contract.listing import ProfileList, ProfileSummary
 from planner_client.contract.options import CostModel, Method, PlanOptions
@@ -111,4 +112,5 @@ __all__ = [
     "TokenSummary",
     "format_strategy",
     "parse_strategy",
+    "request_for",
 ]

@@ -1,12 +1,13 @@
 """Jobs: training runs whose iterations are planned as their sources report what they hold."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from planner_client.contract.faults import Problem
 from planner_client.contract.histogram import Histogram
-from planner_client.contract.request import AtomicGroup, Cluster, ListedLengths
+from planner_client.contract.request import AtomicGroup, Cluster, ListedLengths, PlanRequest
 from planner_client.contract.scalars import (
     MAX_ATOMIC_GROUPS,
     MAX_SOURCES,
@@ -86,6 +87,26 @@ class SourceBatch(Sent):
         return self.histogram if self.histogram is not None else Histogram.of(self.lengths or ())
 
 
+def request_for(cluster: Cluster, iteration: int | None, batches: Mapping[str, SourceBatch]) -> PlanRequest:
+    """Return what is asked for one iteration of a cluster, from what its sources hold.
+
+    Where every source gives its order the request has lengths, else histograms.
+
+    Raises
+    ------
+    ValueError
+        If the batches do not suit the cluster's options; pydantic's ``ValidationError``.
+    """
+    fields: dict[str, Any] = {name: getattr(cluster, name) for name in Cluster.model_fields}
+    ordered = dict(sorted(batches.items()))
+    if all(batch.lengths is not None for batch in ordered.values()):
+        fields["lengths"] = {source: batch.lengths for source, batch in ordered.items()}
+    else:
+        fields["histograms"] = {source: batch.counted() for source, batch in ordered.items()}
+    groups = {source: list(batch.atomic_groups) for source, batch in ordered.items() if batch.atomic_groups}
+    return PlanRequest(iteration=iteration, atomic_groups=groups or None, **fields)
+
+
 class SourceBatches(Sent):
     """What several sources hold of one iteration's batch.
 
@@ -98,8 +119,8 @@ class SourceBatches(Sent):
     sources: Annotated[dict[SourceName, SourceBatch], Field(min_length=1, max_length=MAX_SOURCES)]
 
 
-class Job(Returned):
-    """A registered job.
+class _JobFacts(Returned):
+    """What is told of a job wherever it is.
 
     Attributes
     ----------
@@ -113,8 +134,6 @@ class Job(Returned):
         Sources of each iteration.
     created_at
         When it was registered (seconds since 1970, UTC).
-    spec
-        What was registered.
     """
 
     name: str
@@ -122,35 +141,31 @@ class Job(Returned):
     num_gpus: PositiveInt
     num_sources: PositiveInt
     created_at: NonNegativeFloat
+
+
+class Job(_JobFacts):
+    """A registered job.
+
+    Attributes
+    ----------
+    spec
+        What was registered.
+    """
+
     spec: JobSpec
 
 
-class JobSummary(Returned):
+class JobSummary(_JobFacts):
     """One job in a list.
 
     Attributes
     ----------
-    name
-        What it is called.
-    profiles
-        Names of its profiles, joined by ``+``.
-    num_gpus
-        GPUs of the cluster.
-    num_sources
-        Sources of each iteration.
-    created_at
-        When it was registered (seconds since 1970, UTC).
     num_iterations, num_planned, num_failed
         Iterations that are kept, those with a plan, and those for which there is none.
     last_iteration
         Highest number of an iteration; null if nothing was reported yet.
     """
 
-    name: str
-    profiles: str
-    num_gpus: PositiveInt
-    num_sources: PositiveInt
-    created_at: NonNegativeFloat
     num_iterations: NonNegativeInt
     num_planned: NonNegativeInt
     num_failed: NonNegativeInt

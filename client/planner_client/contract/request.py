@@ -23,15 +23,13 @@ from planner_client.contract.scalars import (
     SourceName,
 )
 from planner_client.contract.strategy import OptimizerLayout, ReplicaGroup
+from planner_client.contract.wording import first_few
 
 ListedLengths = Annotated[list[LengthTokens], Field(max_length=MAX_SEQUENCES_LISTED, fail_fast=True)]
 StrategyGroups = Annotated[list[ReplicaGroup], Field(min_length=1, max_length=1024)]
 
 DEFAULT_SOURCE = "local"
 """Name of the one source of a request whose lengths come as a plain list."""
-
-MOST_SOURCES_NAMED = 8
-"""Sources named in an error."""
 
 
 class DevicePool(Sent):
@@ -177,13 +175,9 @@ class PlanRequest(Cluster):
         histograms = self.histograms_by_source()
         for source, groups in self.atomic_groups.items():
             if source not in histograms:
-                known = ", ".join(sorted(histograms)[:MOST_SOURCES_NAMED]) or "none"
-                more = (
-                    f" and {len(histograms) - MOST_SOURCES_NAMED} more" if len(histograms) > MOST_SOURCES_NAMED else ""
-                )
                 raise ValueError(
                     f"atomic_groups names source {source} but the batch has no sequences of that source; "
-                    f"its sources are {known}{more}"
+                    f"its sources are {first_few(sorted(histograms)) or 'none'}"
                 )
             needed: dict[int, int] = {}
             for group in groups:
@@ -198,6 +192,14 @@ class PlanRequest(Cluster):
                         f"{held.get(length, 0)}; the sequences of groups are part of the batch"
                     )
         return self
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of all sources together."""
+        listed = self.lengths_by_source()
+        if listed is not None:
+            return sum(map(len, listed.values()))
+        return sum(histogram.num_sequences for histogram in (self.histograms or {}).values())
 
     def lengths_by_source(self) -> dict[str, list[int]] | None:
         """Return the listed lengths by source, or None if the batch came as histograms."""
