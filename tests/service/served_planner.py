@@ -49,11 +49,15 @@ def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
     started: list[ServedPlanner] = []
 
     def start(
-        *options: str, database: Path | None = None, env: dict[str, str] | None = None, solve_name: str | None = None
+        *options: str,
+        database: Path | None = None,
+        database_url: str | None = None,
+        env: dict[str, str] | None = None,
+        solve_name: str | None = None,
     ) -> ServedPlanner:
         log_path = directory / f"server-{len(started)}.log"
         with log_path.open("w") as log:
-            stored = str(database or directory / "planner.sqlite3")
+            stored = database_url or str(database or directory / "planner.sqlite3")
             process = subprocess.Popen(
                 serve_command("--port", "0", "--database", stored, *options, solve_name=solve_name),
                 stdout=subprocess.PIPE,
