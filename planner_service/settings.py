@@ -47,8 +47,9 @@ class Settings(BaseSettings):
         Most callers that may wait for plans of jobs; one more is answered 429.
     lease_s
         How long an iteration is left to a service that gives no sign of life before another takes it up.
-    keep_iterations_days, keep_plans_days
-        How long finished iterations of jobs, and plans that no kept iteration has, are kept.
+    keep_iterations_days, keep_plans_days, keep_audit_days
+        How long finished iterations of jobs, plans that no kept iteration has, and entries of the audit record are
+        kept.
     max_body_bytes
         Largest request body.
     body_timeout_s
@@ -75,6 +76,7 @@ class Settings(BaseSettings):
     lease_s: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     keep_iterations_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
     keep_plans_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
+    keep_audit_days: Annotated[float, Field(gt=0, le=36_500)] = 400.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * MEBIBYTE_BYTES
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     drain_timeout_s: Annotated[int, Field(ge=0, le=3600)] = 30

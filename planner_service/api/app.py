@@ -84,7 +84,10 @@ def create_app(
         limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s)),
     )
     janitor = Janitor(
-        kept, keep_iterations_days=settings.keep_iterations_days, keep_plans_days=settings.keep_plans_days
+        kept,
+        keep_iterations_days=settings.keep_iterations_days,
+        keep_plans_days=settings.keep_plans_days,
+        keep_audit_days=settings.keep_audit_days,
     )
     lookup = TokenLookup(kept.access)
     bodies = BodyReader(settings)

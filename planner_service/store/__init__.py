@@ -12,13 +12,14 @@ from planner_service.store.faults import (
     TokenConflict,
     TooManyOpen,
 )
-from planner_service.store.interface import IterationChanged, OnChange, Store
+from planner_service.store.interface import KEEP_AUDIT_S, IterationChanged, OnChange, Store
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
 from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
 from planner_service.store.profile_store import ProfileRow, ProfileStore
 from planner_service.store.sql import SqlStore, database_url
 
 __all__ = [
+    "KEEP_AUDIT_S",
     "AccessStore",
     "AuditRow",
     "BatchConflict",

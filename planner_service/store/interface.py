@@ -28,6 +28,9 @@ class IterationChanged:
     iteration: int
 
 
+KEEP_AUDIT_S = 400 * 86_400.0
+"""Audit entries are kept a little longer than the year that most audits look back."""
+
 OnChange = Callable[[IterationChanged], None]
 """Called in a thread of the store's own; returns at once and raises nothing."""
 
@@ -70,13 +73,17 @@ class Store(ABC):
         """Raise `StoreUnavailable` unless the database can be read now."""
 
     @abstractmethod
-    def prune(self, *, keep_iterations_s: float, keep_plans_s: float) -> int:
-        """Delete what is too old, a bounded number of rows each call; return how many iterations and plans went.
+    def prune(self, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float = KEEP_AUDIT_S) -> int:
+        """Delete what is too old, a bounded number of rows each call; return how many went.
+
+        Counted are iterations, plans and entries of the audit record.
 
         Finished iterations go with their batches and timings when they finished more than ``keep_iterations_s`` ago;
         unfinished ones that began that long ago go, too, unless a solver has them or their deadline is still to come.
         What deleted jobs left behind goes at once. Plans go when they were stored more than
-        ``keep_plans_s`` ago and no iteration that is kept names them.
+        ``keep_plans_s`` ago and no iteration that is kept names them. Entries of the audit record go when they are
+        older than ``keep_audit_s``; their numbers are not given again. Jobs, profiles and tokens stay until they are
+        deleted.
         """
 
     @abstractmethod

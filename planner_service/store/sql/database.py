@@ -15,6 +15,7 @@ from planner_service.store.faults import StoreUnavailable
 from planner_service.store.interface import IterationChanged
 from planner_service.store.sql.engine import WRITES, open_engine
 from planner_service.store.sql.limits import StoreLimits
+from planner_service.store.sql.remedies import explanation
 
 _Value = TypeVar("_Value")
 
@@ -229,10 +230,4 @@ class Database:
             self._turn.release()
 
     def _unavailable(self, error: SQLAlchemyError) -> StoreUnavailable:
-        reason = (str(getattr(error, "orig", None) or error).splitlines() or [type(error).__name__])[0]
-        remedy = (
-            "check that the server runs, lets the planner in and may be written to, or name another one"
-            if self.is_postgresql
-            else "check that the path exists, is writable and holds a planner database, or name another one"
-        )
-        return StoreUnavailable(f"database {self.shown} cannot be used: {reason}; {remedy}")
+        return StoreUnavailable(explanation(error, self.url, self.limits))

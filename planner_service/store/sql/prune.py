@@ -8,18 +8,19 @@ from sqlalchemy import Connection, delete, or_, select, update
 from planner_service.store.sql.database import Database, Transaction, now_of
 from planner_service.store.sql.plans import IS_NAMED
 from planner_service.store.sql.rows import FINAL
-from planner_service.store.sql.tables import ITERATIONS, JOBS, PLANS
+from planner_service.store.sql.tables import AUDIT, ITERATIONS, JOBS, PLANS
 
 NUM_ITERATIONS = 100
 NUM_PLANS = 100
+NUM_AUDIT = 1000
 NUM_BATCHES = 10_000
-"""Most iterations, plans and (about) batches that go in one transaction."""
+"""Most iterations, plans, audit entries and (about) batches that go in one transaction."""
 
 
-def prune(database: Database, *, keep_iterations_s: float, keep_plans_s: float) -> int:
+def prune(database: Database, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float) -> int:
     """Delete what is too old; see `Store.prune`."""
     num_iterations = delete_left_behind(database) + _iterations(database, keep_iterations_s)
-    return num_iterations + _plans(database, keep_plans_s)
+    return num_iterations + _plans(database, keep_plans_s) + _audit(database, keep_audit_s)
 
 
 def delete_left_behind(database: Database) -> int:
@@ -106,6 +107,21 @@ def _plans(database: Database, keep_s: float) -> int:
         return connection.execute(delete(PLANS).where(PLANS.c.number.in_(held), ~IS_NAMED)).rowcount
 
     return database.write(work)
+
+
+def _audit(database: Database, keep_s: float) -> int:
+    def find(connection: Connection) -> list[int]:
+        now = float(connection.execute(select(now_of(connection))).scalar_one())
+        too_old = select(AUDIT.c.number).where(AUDIT.c.at < now - keep_s)
+        return list(connection.execute(too_old.order_by(AUDIT.c.at).limit(NUM_AUDIT)).scalars())
+
+    found = database.read(find)
+    if not found:
+        return 0
+    # Entries never change, so that nobody else has to be kept from them.
+    return database.write(
+        lambda transaction: transaction.connection.execute(delete(AUDIT).where(AUDIT.c.number.in_(found))).rowcount
+    )
 
 
 def _bounded(found: Any) -> list[int]:

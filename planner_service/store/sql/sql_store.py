@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from planner_service.store.interface import OnChange, Store
+from planner_service.store.interface import KEEP_AUDIT_S, OnChange, Store
 from planner_service.store.sql.access import SqlAccessStore
 from planner_service.store.sql.address import database_url
 from planner_service.store.sql.database import Database
@@ -55,9 +55,14 @@ class SqlStore(Store):
         for column in (PROFILES.c.name, PLANS.c.number, JOBS.c.number, ITERATIONS.c.number):
             self._database.first(select(column).limit(1))
 
-    def prune(self, *, keep_iterations_s: float, keep_plans_s: float) -> int:
+    def prune(self, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float = KEEP_AUDIT_S) -> int:
         """Delete what is too old, a bounded number of rows each call; see `Store.prune`."""
-        return prune(self._database, keep_iterations_s=keep_iterations_s, keep_plans_s=keep_plans_s)
+        return prune(
+            self._database,
+            keep_iterations_s=keep_iterations_s,
+            keep_plans_s=keep_plans_s,
+            keep_audit_s=keep_audit_s,
+        )
 
     def close(self) -> None:
         """Release connections and threads; the store is not used afterwards."""

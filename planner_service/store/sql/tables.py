@@ -166,5 +166,6 @@ AUDIT = Table(
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("outcome", String(16), nullable=False),
+    Index("ix_audit_at", "at"),
     sqlite_autoincrement=True,
 )
