@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 from planner_client.contract import (
     IterationList,
@@ -47,6 +47,10 @@ PAGE = 1000
 ACCEPTED = 202
 
 Wire = TypeVar("Wire", bound=BaseModel)
+
+
+class _AllTimings(RootModel[list[IterationTimings]]):
+    """All measured times of an iteration."""
 
 
 class PlannerCalls:
@@ -239,6 +243,10 @@ class PlannerCalls:
         """Give what ranks measured; the same twice counts once."""
         query = Query("POST", f"{_iteration(job, iteration)}/timings", timings.model_dump_json().encode())
         yield from self._call(query, self._limit_s(timeout_s))
+
+    def timings(self, job: str, iteration: int, *, timeout_s: float | None = None) -> Flow[list[IterationTimings]]:
+        """Fetch what was measured of an iteration, in the order it came."""
+        return (yield from self._get(f"{_iteration(job, iteration)}/timings", _AllTimings, timeout_s)).root
 
     def wait_ready(self, timeout_s: float = 60.0) -> Flow[None]:
         """Wait until the planner can plan."""

@@ -121,6 +121,7 @@ class PlannerClient:
     iterations = _waiting(PlannerCalls.iterations)
     iteration_plan = _waiting(PlannerCalls.iteration_plan)
     report_timings = _waiting(PlannerCalls.report_timings)
+    timings = _waiting(PlannerCalls.timings)
     wait_ready = _waiting(PlannerCalls.wait_ready)
 
     def close(self) -> None:
@@ -213,6 +214,7 @@ class AsyncPlannerClient:
     iterations = _awaited(PlannerCalls.iterations)
     iteration_plan = _awaited(PlannerCalls.iteration_plan)
     report_timings = _awaited(PlannerCalls.report_timings)
+    timings = _awaited(PlannerCalls.timings)
     wait_ready = _awaited(PlannerCalls.wait_ready)
 
     async def close(self) -> None:

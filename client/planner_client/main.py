@@ -9,7 +9,10 @@ from typing import Annotated
 COMMANDS_GROUP = "hydraulis.commands"
 
 NEEDED = {"service": "ortools", "agent": "torch"}
-"""A package that only this extra brings; commands import it when they run, so its absence has to be looked for."""
+"""A package that only this extra brings; commands import it when they run, so its absence has to be looked for. The
+client's own commands need neither: any extra brings what they print with."""
+
+_EXTRAS = {"planner_service": "service", "worker_agent": "agent"}
 
 
 def main() -> None:
@@ -19,7 +22,7 @@ def main() -> None:
     except ImportError:
         sys.exit(
             "hydraulis: the command line needs an extra: pip install 'hydraulis-planner[service]' to plan and serve, "
-            "or 'hydraulis-planner[agent]' to train"
+            "or 'hydraulis-planner[agent]' to train; either brings what looks at a service (jobs, plans, ...)"
         )
     app = typer.Typer(
         name="hydraulis",
@@ -43,8 +46,8 @@ def main() -> None:
         """Plan the parallel strategy and the sequence assignment of each training iteration."""
 
     for entry in sorted(entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name):
-        extra = "agent" if entry.value.startswith("worker_agent") else "service"
-        if find_spec(NEEDED[extra]) is None:
+        extra = _EXTRAS.get(entry.value.partition(".")[0])
+        if extra is not None and find_spec(NEEDED[extra]) is None:
             # Whatever follows the command, the answer is what to install.
             settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
             app.command(name=entry.name, context_settings=settings)(_explain(entry.name, extra))

@@ -105,6 +105,8 @@ def test_a_job_from_its_registration_to_its_end(url: str, kind: str) -> None:
     assert [one.iteration for one in ask("iterations", name, after=0)] == [1, 2]
     ask("report_timings", name, 0, timings_of(plan))
     ask("report_timings", name, 0, timings_of(plan))
+    assert ask("timings", name, 0) == [timings_of(plan)]
+    assert ask("timings", name, 1) == []
     with pytest.raises(RequestRefused, match="plan-mismatch"):
         ask("report_timings", name, 1, timings_of(plan))
     assert name in [job.name for job in ask("jobs")]
@@ -203,7 +205,7 @@ def test_a_list_that_turns_in_circles_is_a_bad_answer(
 
 def test_both_clients_offer_every_call_with_the_same_parameters() -> None:
     calls = {name for name in vars(PlannerCalls) if not name.startswith("_")}
-    assert len(calls) == 19
+    assert len(calls) == 20
     for client in (PlannerClient, AsyncPlannerClient):
         for name in calls:
             assert inspect.signature(getattr(client, name)) == inspect.signature(getattr(PlannerCalls, name))

@@ -1,0 +1,1 @@
+"""Subcommands of `hydraulis` that ask a running service, as any other client does."""

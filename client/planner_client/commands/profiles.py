@@ -1,0 +1,137 @@
+"""`hydraulis profiles`: the profiles that a service has."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner_client.commands.deletion import YesOption, delete_all
+from planner_client.commands.export import ForceOption, FormatOption, OutputOption, export
+from planner_client.commands.options import JsonOption
+from planner_client.commands.service import asks_service
+
+if TYPE_CHECKING:
+    from planner_client.client import PlannerClient
+    from planner_client.contract import Profile
+
+profiles = typer.Typer(
+    name="profiles",
+    help="List, show, export and delete a service's profiles. `hydraulis profile` measures one.",
+    no_args_is_help=True,
+)
+
+
+@profiles.command("list")
+@asks_service("profiles list")
+def list_profiles(client: "PlannerClient", *, as_json: JsonOption = False) -> None:
+    """List all profiles, by name."""
+    from planner_client.commands.shown import print_json, print_table  # noqa: PLC0415 - keeps `hydraulis --help` fast
+
+    found = client.profiles()
+    if as_json:
+        print_json([profile.model_dump(mode="json") for profile in found])
+        return
+    print_table(
+        ("profile", "model", "device", "layouts", "from"),
+        (
+            (one.name, one.model, one.device, str(one.num_layouts), "built in" if one.is_builtin else one.source)
+            for one in found
+        ),
+        right=("layouts",),
+    )
+
+
+@profiles.command("show")
+@asks_service("profiles show")
+def show_profile(
+    client: "PlannerClient",
+    profile: Annotated[str, typer.Argument(help="The profile's name.", show_default=False)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a profile's coefficients, and how well they fit if they were fitted."""
+    from planner_client.commands.naming import profile_named  # noqa: PLC0415 - keeps `hydraulis --help` fast
+    from planner_client.commands.shown import print_json  # noqa: PLC0415
+
+    found = client.profile(profile_named(profile))
+    if as_json:
+        print_json(found.model_dump(mode="json", exclude_none=True))  # as `--profile FILE` and POST take it
+    else:
+        _show(found)
+
+
+@profiles.command("export")
+@asks_service("profiles export")
+def export_profiles(
+    client: "PlannerClient",
+    profile: Annotated[
+        list[str] | None, typer.Argument(help="Profiles; all if none is named.", show_default=False)
+    ] = None,
+    *,
+    output: OutputOption = "-",
+    given_format: FormatOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Write whole profiles (json), or a row for each layout (csv)."""
+    from planner_client.commands.figures import PROFILE_HEADINGS, profile_rows  # noqa: PLC0415 - fast `--help`
+    from planner_client.commands.naming import profile_named  # noqa: PLC0415
+    from planner_client.commands.paging import one_by_one  # noqa: PLC0415
+
+    names = list(map(profile_named, profile)) if profile else [found.name for found in client.profiles()]
+    export(
+        (client.profile(name) for name in one_by_one("profiles read", names, len(names))),
+        as_document=lambda found: found.model_dump(mode="json", exclude_none=True),
+        headings=PROFILE_HEADINGS,
+        as_rows=profile_rows,
+        output=output,
+        given_format=given_format,
+        force=force,
+    )
+
+
+@profiles.command("delete")
+@asks_service("profiles delete", needs="admin")
+def delete_profiles(
+    client: "PlannerClient",
+    profile: Annotated[list[str], typer.Argument(help="Profiles to delete.", show_default=False)],
+    *,
+    yes: YesOption = False,
+) -> None:
+    """Delete registered profiles that no job uses."""
+    from planner_client.commands.naming import profile_named  # noqa: PLC0415 - keeps `hydraulis --help` fast
+
+    names = [client.profile(profile_named(name)).name for name in profile]
+    delete_all("profile", names, client.delete_profile, yes=yes)
+
+
+def _show(profile: "Profile") -> None:
+    from planner_client.commands.figures import layout_name  # noqa: PLC0415 - keeps `hydraulis --help` fast
+    from planner_client.commands.shown import print_facts, print_table  # noqa: PLC0415
+
+    model, device = profile.model, profile.device
+    memory = "a model of it" if profile.memory is not None else "limits of the layouts"
+    print_facts(
+        (
+            ("profile", profile.name),
+            ("source", profile.source),
+            ("model", f"{model.name}: {model.num_layers} layers, {model.hidden_size} wide"),
+            ("device", f"{device.name}: {device.memory_bytes:,} bytes, {device.gpus_per_node} in a node"),
+            ("memory", memory),
+        )
+    )
+    figures = ("a ms/token²", "b ms/token", "c ms", "max tokens", "R²", "median error")
+    print_table(
+        ("layout", *figures),
+        (
+            (
+                layout_name(layout),
+                f"{layout.a_ms_per_token2:.4g}",
+                f"{layout.b_ms_per_token:.4g}",
+                f"{layout.c_ms:.4g}",
+                "-" if layout.max_tokens is None else f"{layout.max_tokens:,}",
+                "-" if layout.fit is None else f"{layout.fit.r2:.4f}",
+                "-" if layout.fit is None else f"{layout.fit.median_abs_pct_error:.1f}%",
+            )
+            for layout in profile.layouts
+        ),
+        right=figures,
+    )
