@@ -8,12 +8,14 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 from planner_service.access import without_secrets
+from planner_service.tracing import trace_ids
 
 
 def configure_logs(level: int = logging.INFO) -> None:
     """Send structlog's and the standard library's records to stderr as JSON lines."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _with_trace,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -33,6 +35,11 @@ def configure_logs(level: int = logging.INFO) -> None:
         )
     )
     logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _with_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    event.update(trace_ids())
+    return event
 
 
 def _as_json_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

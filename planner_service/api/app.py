@@ -23,19 +23,26 @@ from planner_service.api.viewer import viewer_routes
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
+from planner_service.desk.store_watch import StoreWatch
 from planner_service.jobs import Dispatcher, DispatchLimits, Janitor, JobDesk, JobLimits, Waiters
 from planner_service.pool import PoolLimits, SolverPool
 from planner_service.pool.solver_pool import PLANNER
 from planner_service.profiles import builtin_profiles
 from planner_service.settings import Settings
 from planner_service.store import SqlStore, Store
+from planner_service.tracing import Tracing, requests_traced
 
 DISTRIBUTION = "hydraulis-planner"
 STORE_THREADS = 32
 
 
 def create_app(
-    settings: Settings, *, store: Store | None = None, solve_name: str = PLANNER, is_local: bool = True
+    settings: Settings,
+    *,
+    store: Store | None = None,
+    solve_name: str = PLANNER,
+    is_local: bool = True,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """Build the service.
 
@@ -50,6 +57,8 @@ def create_app(
     is_local
         Whether the app is served on loopback addresses alone. Say so if it is not: others are asked for tokens then,
         unless the settings say otherwise.
+    tracing
+        Where traces go; nothing is traced without. Whoever began it closes it.
 
     Raises
     ------
@@ -69,9 +78,11 @@ def create_app(
         solve_name=solve_name,
     )
     waiters = Waiters(settings.max_long_polls)
-    metrics = Metrics(pool, num_long_polls=lambda: waiters.num_waiting)
-    catalog = Catalog(kept, builtin_profiles())
     planner_version = version(DISTRIBUTION)
+    metrics = Metrics(pool, num_long_polls=lambda: waiters.num_waiting, version=planner_version)
+    kept.watch(metrics.observe_store)
+    watch = StoreWatch(kept, metrics)
+    catalog = Catalog(kept, builtin_profiles())
     desk = PlanDesk(store=kept, catalog=catalog, pool=pool, metrics=metrics, planner_version=planner_version)
     jobs = JobDesk(
         store=kept, catalog=catalog, waiters=waiters, metrics=metrics, limits=JobLimits(settings.max_open_iterations)
@@ -101,10 +112,12 @@ def create_app(
         await pool.start()
         await dispatcher.start()
         janitor.start()
+        watch.start()
         try:
             yield
         finally:
             waiters.close()
+            await watch.close()
             await janitor.close()
             await dispatcher.close()
             await pool.close()
@@ -118,6 +131,7 @@ def create_app(
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
+        telemetry=requests_traced(tracing),
     )
     app.state.pool = pool
     app.state.begin_shutdown = waiters.close

@@ -1,19 +1,33 @@
 """Lets in whoever may come in, before anything of the request but its head is read."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import structlog
 from fastapi import Request, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner_client.contract import FaultCode
-from planner_service.access import ANYBODY, NOBODY, AuditRecord, Caller, Need, Refused, TokenLookup, decide, is_secret
+from planner_service.access import (
+    ANYBODY,
+    NOBODY,
+    AuditRecord,
+    Caller,
+    Need,
+    Refused,
+    TokenLookup,
+    decide,
+    is_secret,
+    without_secrets,
+)
 from planner_service.access.pages import is_foreign
 from planner_service.api.needs import Matched, NeedsTable
 from planner_service.api.problems import problem_response, request_id_of, store_fault
 from planner_service.core.faults import PlanningFault
 from planner_service.store import StoreUnavailable
+from planner_service.tracing import note
 
 CALLER = "hydraulis.caller"
 SUBJECT = "hydraulis.subject"
@@ -94,6 +108,7 @@ class Guard:
         matched = self._table.match(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
         if matched is not None:
             scope[TEMPLATE] = matched.path
+            _tell(matched.parameters)
         try:
             caller = await self._caller(scope, matched)
         except StoreUnavailable as failure:
@@ -167,6 +182,13 @@ _FOREIGN_PAGE = Refused(
     "the request's Host or Origin is that of a web page that is not this service's own",
     "address this service as localhost or by an IP address, or run it with HYDRAULIS_AUTH=tokens",
 )
+
+
+def _tell(parameters: Mapping[str, str]) -> None:
+    """Let log lines and the trace of a request say which job and iteration it is about."""
+    told = {name: parameters[name] for name in ("job", "iteration") if name in parameters}
+    structlog.contextvars.bind_contextvars(**told)
+    note(**{name: without_secrets(it) for name, it in told.items()})
 
 
 def _secret_in(headers: Headers) -> str | Refused:

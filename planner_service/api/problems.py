@@ -7,11 +7,30 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode
 from planner_service.core.faults import PlanningFault
 from planner_service.desk.problem_documents import MAX_TEXT, problem_document, shown, status_of
 from planner_service.store import StoreUnavailable
+
+CODE = "hydraulis.code"
+"""Where in a request's scope the code of the problem is that it was answered with."""
+
+
+class ProblemResponse(Response):
+    """A problem document on its way out; whoever logs and counts the request finds its code in the scope."""
+
+    media_type = PROBLEM_MEDIA_TYPE
+
+    def __init__(self, fault: PlanningFault, *, request_id: str, headers: Mapping[str, str]) -> None:
+        super().__init__(problem_document(fault, request_id=request_id), status_of(fault), headers)
+        self._code = str(fault.code)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope[CODE] = self._code
+        await super().__call__(scope, receive, send)
 
 
 def problem_response(fault: PlanningFault, *, request_id: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -19,12 +38,7 @@ def problem_response(fault: PlanningFault, *, request_id: str, headers: Mapping[
     sent = dict(headers or {})
     if "retry_after_s" in fault.numbers:
         sent["Retry-After"] = str(fault.numbers["retry_after_s"])
-    return Response(
-        problem_document(fault, request_id=request_id),
-        status_code=status_of(fault),
-        media_type=PROBLEM_MEDIA_TYPE,
-        headers=sent,
-    )
+    return ProblemResponse(fault, request_id=request_id, headers=sent)
 
 
 def install_problem_handlers(app: FastAPI) -> None:

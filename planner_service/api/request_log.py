@@ -8,9 +8,11 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from planner_service.api.problems import problem_response
+from planner_service.access import without_secrets
+from planner_service.api.problems import CODE, problem_response
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.problem_documents import unexpected
+from planner_service.tracing import note
 
 REQUEST_ID_HEADER = b"x-request-id"
 STATUS_CLIENT_GONE = 499
@@ -34,6 +36,7 @@ class RequestLog:
         scope["hydraulis.request_id"] = request_id
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
+        note(request_id=without_secrets(request_id))
         started = time.perf_counter()
         status = STATUS_CLIENT_GONE
         has_begun = False
@@ -46,6 +49,7 @@ class RequestLog:
                 message["headers"] = [*message.get("headers", []), (REQUEST_ID_HEADER, request_id.encode())]
             await send(message)
 
+        self._metrics.requests_in_progress.inc()
         try:
             await self._app(scope, receive, send_with_id)
         except ClientDisconnect:
@@ -56,6 +60,7 @@ class RequestLog:
                 raise
             await problem_response(unexpected(request_id), request_id=request_id)(scope, receive, send_with_id)
         finally:
+            self._metrics.requests_in_progress.dec()
             self._record(scope, status, time.perf_counter() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
@@ -65,8 +70,12 @@ class RequestLog:
         method = scope["method"] if route != "unmatched" else "any"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.request_seconds.labels(route).observe(seconds)
+        told = {}
+        if CODE in scope:
+            self._metrics.observe_refusal(scope[CODE])
+            told["code"] = scope[CODE]
         self._log.info(
-            "request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000.0, 2)
+            "request", method=scope["method"], path=scope["path"], status=status, ms=round(seconds * 1000.0, 2), **told
         )
 
 

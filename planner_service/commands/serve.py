@@ -128,18 +128,24 @@ def _is_loopback(listener: "socket.socket") -> bool:
 
 def _run(settings: "Settings", listener: "socket.socket", host: str, tls: "ssl.SSLContext | None") -> int:
     import asyncio  # noqa: PLC0415 - see serve
+    import os  # noqa: PLC0415 - see serve
+    from importlib.metadata import version  # noqa: PLC0415 - see serve
 
     import uvicorn  # noqa: PLC0415 - see serve
 
+    from planner_service.access import without_secrets  # noqa: PLC0415 - see serve
     from planner_service.api import create_app  # noqa: PLC0415 - see serve
+    from planner_service.api.app import DISTRIBUTION  # noqa: PLC0415 - see serve
     from planner_service.store import SqlStore, StoreUnavailable  # noqa: PLC0415 - see serve
+    from planner_service.tracing import TracingUnusable, tracing_from  # noqa: PLC0415 - see serve
 
     is_local = _is_loopback(listener)
     try:
+        tracing = tracing_from(os.environ, version=version(DISTRIBUTION), cleaned=without_secrets)
         store = SqlStore(settings.database)
         _warn(settings, store, is_local=is_local)
-        app = create_app(settings, store=store, is_local=is_local)
-    except StoreUnavailable as error:
+        app = create_app(settings, store=store, is_local=is_local, tracing=tracing)
+    except (StoreUnavailable, TracingUnusable) as error:
         fail(COMMAND, str(error), BAD_INPUT)
     config = uvicorn.Config(
         app,
@@ -153,8 +159,12 @@ def _run(settings: "Settings", listener: "socket.socket", host: str, tls: "ssl.S
     server = uvicorn.Server(config)
     shown_host = f"[{host}]" if ":" in host else host
     url = f"{'http' if tls is None else 'https'}://{shown_host}:{listener.getsockname()[1]}"
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        return runner.run(_serve(server, listener, app.state, url))
+    try:
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            return runner.run(_serve(server, listener, app.state, url))
+    finally:
+        if tracing is not None:
+            tracing.close()
 
 
 def _warn(settings: "Settings", store: "Store", *, is_local: bool) -> None:

@@ -13,6 +13,7 @@ from planner_service.desk.flights import Flights
 from planner_service.desk.metrics import Metrics
 from planner_service.pool import SolverPool
 from planner_service.store import PlanRow, Store
+from planner_service.tracing import note, span
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,12 @@ class PlanDesk:
         PlanningFault
             Whatever keeps the request from being planned.
         """
+        with span("plan", num_gpus=request.total_gpus):
+            answer = await self._answer(request, tenant)
+            note(digest=answer.row.digest, was_known=answer.was_known)
+            return answer
+
+    async def _answer(self, request: PlanRequest, tenant: str) -> Answer:
         profiles = tuple([await self._catalog.profile_of(pool) for pool in request.pools])
         asked = canonical_request(request)
         key = await asyncio.to_thread(request_key, asked, profiles, self._planner_version)
@@ -116,7 +123,14 @@ class PlanDesk:
             )
 
     async def _find(self, key: str, request: PlanRequest, profiles: tuple[Profile, ...], tenant: str) -> PlanRow:
-        solved = await self._pool.solve(request, profiles, tenant=tenant)
+        try:
+            solved = await self._pool.solve(request, profiles, tenant=tenant)
+        except PlanningFault as fault:
+            self._metrics.observe_no_plan(fault.code)
+            raise
+        except Exception:
+            self._metrics.observe_no_plan(FaultCode.INTERNAL)
+            raise
         self._metrics.observe_plan(solved)
         plan = solved.plan
         self._log.info(

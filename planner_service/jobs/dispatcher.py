@@ -17,6 +17,7 @@ from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import Claim, PlanRow, Store, StoreUnavailable
+from planner_service.tracing import begin
 
 POLL_S = 1.0
 """How often a service looks for due iterations by itself: those of a service that died, and where no notice came."""
@@ -113,13 +114,21 @@ class Dispatcher:
             claim = await asyncio.to_thread(self._store.jobs.claim, self._owner, self._limits.lease_s)
             if claim is None:
                 break
-            task = asyncio.create_task(self._work(claim))
+            self._metrics.observe_claim(claim)
+            task = asyncio.create_task(self._traced(claim))
             self._working.add(task)
             task.add_done_callback(self._worked)
         else:
             return POLL_S
         upcoming = await asyncio.to_thread(self._store.jobs.next_due_at)
         return POLL_S if upcoming is None else min(POLL_S, max(0.001, upcoming[0] - upcoming[1]))
+
+    async def _traced(self, claim: Claim) -> None:
+        """Work, with a trace of its own; what the log says meanwhile names the iteration."""
+        structlog.contextvars.bind_contextvars(job=claim.job, iteration=claim.iteration)
+        trace = begin("iteration", job=claim.job, iteration=claim.iteration, num_tries=claim.num_tries)
+        with self._metrics.in_work.track_inprogress(), trace:
+            await self._work(claim)
 
     def _worked(self, task: "asyncio.Task[None]") -> None:
         self._working.discard(task)
@@ -134,6 +143,7 @@ class Dispatcher:
             if solving.done():
                 await self._settle(claim, solving, log)
             else:
+                self._metrics.leases_lost.inc()
                 log.warning("lease_lost")
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.to_thread(self._store.jobs.give_back, claim))
@@ -193,10 +203,11 @@ class Dispatcher:
     async def _fail(self, claim: Claim, fault: PlanningFault, log: "structlog.stdlib.BoundLogger") -> None:
         problem = problem_document(fault, request_id=f"{claim.job}/{claim.iteration}")
         await asyncio.to_thread(self._store.jobs.fail, claim, problem)
-        self._metrics.observe_iteration("failed", is_overdue=claim.is_overdue)
+        self._metrics.observe_iteration("failed", is_overdue=claim.is_overdue, code=fault.code)
         log.warning("iteration_failed", code=str(fault.code), detail=fault.detail)
 
     async def _try_again(self, claim: Claim, reason: str, log: "structlog.stdlib.BoundLogger") -> None:
+        self._metrics.given_back.inc()
         log.warning("given_back", reason=reason)
         await asyncio.sleep(PAUSE_S)
         await asyncio.to_thread(self._store.jobs.give_back, claim)

@@ -17,6 +17,7 @@ from planner_service.core.faults import PlanningFault
 from planner_service.pool.messages import FoundPlan, Job
 from planner_service.pool.slot import START_ALLOWANCE_S, JobCancelled, Slot, SolverDied
 from planner_service.pool.turns import Turns
+from planner_service.tracing import note, span
 
 PLANNER = "planner_service.translate:plan_request"
 MAX_TRIES = 2
@@ -86,6 +87,16 @@ class SolverPool:
         return [pid for slot in self._slots if (pid := slot.pid) is not None]
 
     @property
+    def num_solvers(self) -> int:
+        """Solvers that there should be."""
+        return len(self._slots)
+
+    @property
+    def num_busy(self) -> int:
+        """Solvers that have a request."""
+        return len(self._running)
+
+    @property
     def is_ready(self) -> bool:
         """Whether at least one solver can take jobs."""
         return self.num_ready > 0 and not self._closing.is_set()
@@ -120,11 +131,14 @@ class SolverPool:
         """
         wait_ms = 0.0
         for attempt in range(1, MAX_TRIES + 1):
-            slot, waited_ms = await self._take_slot(tenant)
+            with span("wait for a solver"):
+                slot, waited_ms = await self._take_slot(tenant)
             wait_ms += waited_ms
             started = time.monotonic()
             try:
-                plan = await self._run_on(slot, request, profiles)
+                with span("solve", attempt=attempt):
+                    plan = await self._run_on(slot, request, profiles)
+                    note(digest=plan.digest, gap=plan.gap, planning_ms=plan.planning_ms)
             except SolverDied as death:
                 self._log.error("solver_died", detail=str(death), attempt=attempt, had_plan=death.best is not None)
                 if death.best is None:

@@ -12,7 +12,7 @@ from planner_service.store.faults import (
     TokenConflict,
     TooManyOpen,
 )
-from planner_service.store.interface import KEEP_AUDIT_S, IterationChanged, OnChange, Store
+from planner_service.store.interface import KEEP_AUDIT_S, IterationChanged, OnChange, OnUse, Store, StoreUse
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
 from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
 from planner_service.store.profile_store import ProfileRow, ProfileStore
@@ -33,6 +33,7 @@ __all__ = [
     "JobStore",
     "JobUnknown",
     "OnChange",
+    "OnUse",
     "PlanRow",
     "PlanStore",
     "ProfileConflict",
@@ -43,6 +44,7 @@ __all__ = [
     "SqlStore",
     "Store",
     "StoreUnavailable",
+    "StoreUse",
     "StoredPlan",
     "TokenConflict",
     "TokenRow",

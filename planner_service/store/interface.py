@@ -28,11 +28,36 @@ class IterationChanged:
     iteration: int
 
 
+@dataclass(frozen=True)
+class StoreUse:
+    """One use of the database, for those who count.
+
+    Attributes
+    ----------
+    operation
+        Whether it was to ``read`` alone, or to ``write``.
+    seconds
+        How long it took, waits and further attempts included.
+    num_attempts
+        Times that it was tried.
+    has_failed
+        Whether the database could not be used.
+    """
+
+    operation: Literal["read", "write"]
+    seconds: float
+    num_attempts: int
+    has_failed: bool
+
+
 KEEP_AUDIT_S = 400 * 86_400.0
 """Audit entries are kept a little longer than the year that most audits look back."""
 
 OnChange = Callable[[IterationChanged], None]
 """Called in a thread of the store's own; returns at once and raises nothing."""
+
+OnUse = Callable[[StoreUse], None]
+"""Called in the thread that used the database; returns at once and raises nothing."""
 
 
 class Store(ABC):
@@ -67,6 +92,10 @@ class Store(ABC):
         Notices may be lost when the database is, and come late: listeners look for themselves now and then. A SQLite
         file carries no notices between processes.
         """
+
+    @abstractmethod
+    def watch(self, on_use: OnUse) -> None:
+        """Call ``on_use`` after every use of the database from now on."""
 
     @abstractmethod
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from planner_service.store.plan_store import PlanRow
@@ -112,6 +112,8 @@ class Claim:
     number
         The store's own number of the iteration, so that one of the same name, begun after this one was deleted, is not
         taken for it.
+    waited_s
+        How long it could have been taken up before it was.
     """
 
     job: str
@@ -122,6 +124,7 @@ class Claim:
     is_overdue: bool
     num_tries: int
     number: int = 0
+    waited_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,10 @@ class JobStore(ABC):
     @abstractmethod
     def counts(self, name: str) -> JobCounts:
         """Count a job's iterations; zeros if there is no such job."""
+
+    @abstractmethod
+    def num_open(self) -> int:
+        """Count the unfinished iterations of all jobs."""
 
     @abstractmethod
     def delete(self, name: str) -> bool:

@@ -28,7 +28,8 @@ def pins() -> dict[str, str]:
 
 def test_every_package_that_the_product_brings_is_pinned_to_one_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["service"]]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["service"], *extras["tracing"]]
     seen: set[tuple[str, str]] = set()
     waiting = [(Requirement(text), "") for text in declared]
     while waiting:

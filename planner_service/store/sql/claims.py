@@ -87,10 +87,11 @@ def _next_job(transaction: Transaction, now: float, *, skip: bool) -> Any:
 def _take(transaction: Transaction, job: Any, row: Any, owner: str, lease_s: float) -> Claim:
     connection = transaction.connection
     num_tries = row.num_tries + 1
+    now = transaction.now()
     connection.execute(
         update(ITERATIONS)
         .where(ITERATIONS.c.number == row.number)
-        .values(state="solving", owner=owner, num_tries=num_tries, claimable_at=transaction.now() + lease_s)
+        .values(state="solving", owner=owner, num_tries=num_tries, claimable_at=now + lease_s)
     )
     last = select(func.max(JOBS.c.served)).scalar_subquery()
     connection.execute(update(JOBS).where(JOBS.c.number == job.number).values(served=last + 1))
@@ -108,6 +109,7 @@ def _take(transaction: Transaction, job: Any, row: Any, owner: str, lease_s: flo
         is_overdue=row.num_reported < row.num_expected,
         num_tries=num_tries,
         number=row.number,
+        waited_s=max(0.0, now - row.claimable_at),
     )
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, Float, Select, Table, cast, extract, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -12,10 +12,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from planner_service.store.faults import StoreUnavailable
-from planner_service.store.interface import IterationChanged
+from planner_service.store.interface import IterationChanged, OnUse, StoreUse
 from planner_service.store.sql.engine import WRITES, open_engine
 from planner_service.store.sql.limits import StoreLimits
 from planner_service.store.sql.remedies import explanation
+from planner_service.tracing import note, span
 
 _Value = TypeVar("_Value")
 
@@ -125,6 +126,7 @@ class Database:
         self._turn = threading.Lock()
         self.on_commit: Callable[[list[IterationChanged]], None] | None = None
         self.announce: Callable[[Transaction], None] | None = None
+        self.on_use: OnUse | None = None
 
     def read(self, work: Callable[[Connection], _Value]) -> _Value:
         """Run what only reads.
@@ -139,7 +141,7 @@ class Database:
             with self._reading.connect() as connection:
                 return work(connection)
 
-        return self._repeated(attempt, is_safe=lambda: True)
+        return self._used("read", attempt, is_safe=lambda: True)
 
     def rows(self, statement: Select[Any]) -> list[Any]:
         """Return all rows of a query; raises as `read`."""
@@ -178,7 +180,7 @@ class Database:
                 begun.commit()
             return value, transaction.changes
 
-        value, changes = self._repeated(attempt, is_safe=lambda: repeatable or not is_committing)
+        value, changes = self._used("write", attempt, is_safe=lambda: repeatable or not is_committing)
         if changes and self.on_commit is not None:
             self.on_commit(changes)
         return value
@@ -194,6 +196,32 @@ class Database:
             yield
         except SQLAlchemyError as error:
             raise self._unavailable(error) from error
+
+    def _used(
+        self, operation: Literal["read", "write"], attempt: Callable[[], _Value], is_safe: Callable[[], bool]
+    ) -> _Value:
+        """Run attempts, and tell whoever counts and traces of it."""
+        began_at = time.perf_counter()
+        num_attempts = 0
+        has_failed = False
+
+        def counted() -> _Value:
+            nonlocal num_attempts
+            num_attempts += 1
+            return attempt()
+
+        try:
+            with span(f"store {operation}", database="postgresql" if self.is_postgresql else "sqlite"):
+                try:
+                    return self._repeated(counted, is_safe)
+                finally:
+                    note(num_attempts=num_attempts)
+        except StoreUnavailable:
+            has_failed = True
+            raise
+        finally:
+            if self.on_use is not None:
+                self.on_use(StoreUse(operation, time.perf_counter() - began_at, num_attempts, has_failed))
 
     def _repeated(self, attempt: Callable[[], _Value], is_safe: Callable[[], bool]) -> _Value:
         ends_at = time.monotonic() + self.limits.wait_s

@@ -53,6 +53,10 @@ class SqlJobStore(JobStore):
             return JobCounts(0, 0, 0, None)
         return JobCounts(found.num_iterations, found.num_planned, found.num_failed, found.last)
 
+    def num_open(self) -> int:
+        """Count the unfinished iterations of all jobs."""
+        return int(self._database.first(select(func.sum(JOBS.c.num_open)).where(JOBS.c.num_open > 0))[0] or 0)
+
     def delete(self, name: str) -> bool:
         """Delete a job with its iterations, batches and timings (its plans stay); return whether there was one."""
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from planner_service.store.interface import KEEP_AUDIT_S, OnChange, Store
+from planner_service.store.interface import KEEP_AUDIT_S, OnChange, OnUse, Store
 from planner_service.store.sql.access import SqlAccessStore
 from planner_service.store.sql.address import database_url
 from planner_service.store.sql.database import Database
@@ -49,6 +49,10 @@ class SqlStore(Store):
     def listen(self, on_change: OnChange) -> None:
         """Call ``on_change`` for every iteration that changes from now on; see `Store.listen`."""
         self._notices.listen(on_change)
+
+    def watch(self, on_use: OnUse) -> None:
+        """Call ``on_use`` after every use of the database from now on."""
+        self._database.on_use = on_use
 
     def check(self) -> None:
         """Raise `StoreUnavailable` unless the database can be read now."""
