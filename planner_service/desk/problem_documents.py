@@ -35,6 +35,7 @@ STATUS_BY_CODE: dict[str, int] = {
     FaultCode.BATCH_CONFLICT: 409,
     FaultCode.ITERATION_CLOSED: 409,
     FaultCode.SOURCES_MISSING: 422,
+    FaultCode.PLAN_TOO_LATE: 410,
     FaultCode.PLAN_MISMATCH: 409,
     FaultCode.PROFILE_IN_USE: 409,
     FaultCode.PLAN_IN_USE: 409,
@@ -51,6 +52,13 @@ STATUS_BY_CODE: dict[str, int] = {
 
 MAX_FIELD_ERRORS = 20
 MAX_EXPLAINED_ERRORS = 1000
+JSON_WORDING = {
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
+"""What callers sent is JSON, whatever the validator was given."""
+
 BRANCH_MISMATCHES = frozenset({"dict_type", "list_type", "string_type", "model_type"})
 MAX_TEXT = 2000
 MAX_SAFE_INTEGER = 2**53
@@ -115,7 +123,7 @@ def validation_fault(error: ValidationError) -> PlanningFault:
     errors = [
         {
             "field": field_path(entry["loc"]),
-            "message": entry["msg"].removeprefix("Value error, "),
+            "message": JSON_WORDING.get(entry["type"], entry["msg"]).removeprefix("Value error, "),
             "value": shown(entry["input"]),
         }
         for entry in found[:MAX_FIELD_ERRORS]

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from planner_client.contract import FaultCode, JobSpec, SourceBatch, request_for
 from planner_client.contract.wording import first_few
 from planner_service.core.faults import PlanningFault
+from planner_service.store import ReportTerms
 
 MAX_NAMED = 1000
 """Most sources that an answer names."""
@@ -53,6 +54,12 @@ def refuse_unfit(spec: JobSpec, sources: frozenset[str], batches: Mapping[str, S
                 job=spec.name,
                 source=source,
             ) from unfit
+
+
+def terms_of(spec: JobSpec, max_open: int) -> ReportTerms:
+    """Return what holds for reports of a job's sources."""
+    useful_s = None if spec.plan_wait_ms is None else spec.plan_wait_ms / 1000.0
+    return ReportTerms(len(spec.sources), spec.source_wait_ms / 1000.0, max_open, useful_s)
 
 
 def sources_missing(spec: JobSpec, iteration: int, reported: Mapping[str, object]) -> PlanningFault:

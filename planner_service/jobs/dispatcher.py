@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 import uuid
 from dataclasses import dataclass
 
@@ -15,12 +16,16 @@ from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.problem_documents import problem_document, unexpected
 from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
+from planner_service.jobs.lateness import LATE, UsualTime
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import Claim, PlanRow, Store, StoreUnavailable
 from planner_service.tracing import begin
 
 POLL_S = 1.0
 """How often a service looks for due iterations by itself: those of a service that died, and where no notice came."""
+
+SOONEST_S = 0.01
+"""Shortest pause between two looks, where others hold what could be done next."""
 
 PAUSE_S = 1.0
 """Pause after the store could not be used, and before another try where nothing is wrong with the iteration."""
@@ -71,6 +76,7 @@ class Dispatcher:
         self._metrics = metrics
         self._limits = limits
         self._owner = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
+        self._usual = UsualTime()
         self._working: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
         self._log = structlog.get_logger("hydraulis.jobs")
@@ -95,6 +101,7 @@ class Dispatcher:
             pause_s = POLL_S
             self._waiters.due.clear()
             try:
+                await self._give_up_late()
                 pause_s = await self._take_up()
             except StoreUnavailable as failure:
                 self._log.error("store_unavailable", detail=str(failure))
@@ -108,10 +115,19 @@ class Dispatcher:
             except TimeoutError:
                 continue
 
+    async def _give_up_late(self) -> None:
+        """Leave alone what nobody can be helped with any more."""
+        while num := await asyncio.to_thread(self._store.jobs.give_up_late, LATE):
+            for _ in range(num):
+                self._metrics.observe_iteration("too late", is_overdue=False, code=FaultCode.PLAN_TOO_LATE)
+            self._log.warning("given_up", num_iterations=num, reason="no solver was free while a plan was of use")
+
     async def _take_up(self) -> float:
         """Claim as many iterations as this service has room for; return when to look again (s)."""
         while len(self._working) < self._limits.num_at_once:
-            claim = await asyncio.to_thread(self._store.jobs.claim, self._owner, self._limits.lease_s)
+            claim = await asyncio.to_thread(
+                self._store.jobs.claim, self._owner, self._limits.lease_s, self._usual.seconds
+            )
             if claim is None:
                 break
             self._metrics.observe_claim(claim)
@@ -121,7 +137,7 @@ class Dispatcher:
         else:
             return POLL_S
         upcoming = await asyncio.to_thread(self._store.jobs.next_due_at)
-        return POLL_S if upcoming is None else min(POLL_S, max(0.001, upcoming[0] - upcoming[1]))
+        return POLL_S if upcoming is None else min(POLL_S, max(SOONEST_S, upcoming[0] - upcoming[1]))
 
     async def _traced(self, claim: Claim) -> None:
         """Work, with a trace of its own; what the log says meanwhile names the iteration."""
@@ -136,12 +152,14 @@ class Dispatcher:
 
     async def _work(self, claim: Claim) -> None:
         log = self._log.bind(job=claim.job, iteration=claim.iteration, num_tries=claim.num_tries)
+        began_at = time.monotonic()
         solving = asyncio.create_task(self._plan(claim))
         keeping = asyncio.create_task(self._keep_lease(claim))
         try:
             await asyncio.wait({solving, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if solving.done():
                 await self._settle(claim, solving, log)
+                self._usual.add(time.monotonic() - began_at)
             else:
                 self._metrics.leases_lost.inc()
                 log.warning("lease_lost")

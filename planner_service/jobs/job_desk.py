@@ -22,7 +22,7 @@ from planner_service.desk.canonical import canonical_json, content_digest
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.problem_documents import fault_of
-from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of
+from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of, terms_of
 from planner_service.jobs.describe import iteration_status, iteration_summary, job_of, job_summary
 from planner_service.jobs.timings import measured_ms, refuse_mismatch
 from planner_service.jobs.waiters import Waiters
@@ -34,7 +34,6 @@ from planner_service.store import (
     JobRow,
     JobUnknown,
     PlanRow,
-    ReportTerms,
     Store,
     TooManyOpen,
 )
@@ -91,6 +90,10 @@ class JobDesk:
         try:
             row, is_new = await asyncio.to_thread(self._jobs.put, JobRow(spec.name, content))
         except JobConflict:
+            known = await asyncio.to_thread(self._jobs.get, spec.name)
+            # An earlier version of the planner wrote a spec without the fields that are new since then.
+            if known is not None and await asyncio.to_thread(spec_of, known.spec) == spec:
+                return job_of(known, spec), False
             raise PlanningFault(
                 FaultCode.JOB_CONFLICT,
                 f"job {spec.name} is registered already and differs",
@@ -142,7 +145,7 @@ class JobDesk:
         spec = await asyncio.to_thread(spec_of, job.spec)
         sources = sources_of(job.spec)
         contents = await asyncio.to_thread(_checked_contents, spec, sources, batches)
-        terms = ReportTerms(len(sources), spec.source_wait_ms / 1000.0, self._limits.max_open)
+        terms = terms_of(spec, self._limits.max_open)
         try:
             row = await asyncio.to_thread(self._jobs.report, name, iteration, contents, terms)
         except JobUnknown:

@@ -139,11 +139,14 @@ class ReportTerms:
         From the first report of an iteration to its deadline.
     max_open
         Most unfinished iterations that the job may have.
+    useful_s
+        From when no source is waited for any more until a plan is of no use; None if it always is.
     """
 
     num_expected: int
     wait_s: float
     max_open: int
+    useful_s: float | None = None
 
 
 class JobStore(ABC):
@@ -220,12 +223,37 @@ class JobStore(ABC):
         """Return the sources that reported, ascending."""
 
     @abstractmethod
-    def claim(self, owner: str, lease_s: float) -> Claim | None:
+    def claim(self, owner: str, lease_s: float, solve_s: float = 0.0) -> Claim | None:
         """Take up the next iteration that is due or overdue, or whose owner's lease ended; None if there is none.
 
         Jobs take turns: the job served longest ago comes first, and of it the lowest iteration. Of several who claim
-        at once no two get the same one.
+        at once no two get the same one. Iterations whose plan is of no use any more are left out; those whose plan
+        will probably not be there in time come after all others.
+
+        Parameters
+        ----------
+        solve_s
+            How long a plan usually takes.
         """
+
+    @abstractmethod
+    def give_up_late(self, problem: bytes) -> int:
+        """Fail iterations that nobody took up while a plan was of use, a bounded number each call; tell listeners.
+
+        Parameters
+        ----------
+        problem
+            What is told of why they have no plan.
+
+        Returns
+        -------
+        int
+            How many these were. Those of a job that another transaction holds are left for the next call.
+        """
+
+    @abstractmethod
+    def next_late_at(self) -> tuple[float, float] | None:
+        """Return when the next iteration is to be given up, and what the time is now (seconds since 1970, UTC)."""
 
     @abstractmethod
     def next_due_at(self) -> tuple[float, float] | None:

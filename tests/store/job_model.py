@@ -1,5 +1,6 @@
 """What a job store owes, as dictionaries: slow, alone, and easy to believe."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -23,6 +24,7 @@ class ModelIteration:
     due_at: float
     claimable_at: float | None
     num_expected: int
+    useless_at: float = math.inf
     state: str = "collecting"
     batches: dict[str, bytes] = field(default_factory=dict)
     owner: str | None = None
@@ -40,6 +42,9 @@ class ModelIteration:
 
     def is_claimable(self, now: float) -> bool:
         return self.claimable_at is not None and self.claimable_at <= now
+
+    def is_of_use(self, at: float) -> bool:
+        return self.useless_at > at
 
     def settle(self, state: str, now: float) -> None:
         self.state, self.finished_at, self.claimable_at, self.owner = state, now, None, None
@@ -98,6 +103,7 @@ class JobModel:
                 refuse("TooManyOpen", job.num_open)
             due_at = self.now + terms.wait_s
             iteration = job.iterations[number] = ModelIteration(self.now, due_at, due_at, terms.num_expected)
+            iteration.useless_at = due_at + (math.inf if terms.useful_s is None else terms.useful_s)
         for source, body in sorted(batches.items()):
             if iteration.batches.get(source, body) != body:
                 refuse("BatchConflict", source)
@@ -107,16 +113,36 @@ class JobModel:
         iteration.batches |= batches
         if iteration.state == "collecting" and len(iteration.batches) >= iteration.num_expected:
             iteration.state, iteration.claimable_at = "due", self.now
+            iteration.useless_at = self.now + (math.inf if terms.useful_s is None else terms.useful_s)
         return self.row(name, number)
 
-    def next(self) -> tuple[str, int] | None:
+    def next(self, solve_s: float) -> tuple[str, int] | None:
         """Whose turn it is."""
+        return self._next(self.now + solve_s) or self._next(self.now)
+
+    def _next(self, of_use_at: float) -> tuple[str, int] | None:
         waiting = {
-            name: [number for number, iteration in job.iterations.items() if iteration.is_claimable(self.now)]
+            name: [
+                number
+                for number, iteration in job.iterations.items()
+                if iteration.is_claimable(self.now) and iteration.is_of_use(of_use_at)
+            ]
             for name, job in self.jobs.items()
         }
         turns = sorted((self.jobs[name].served, self.jobs[name].place, name) for name in waiting if waiting[name])
         return (turns[0][2], min(waiting[turns[0][2]])) if turns else None
+
+    def give_up_late(self, problem: bytes) -> int:
+        late = [
+            iteration
+            for job in self.jobs.values()
+            for iteration in job.iterations.values()
+            if iteration.is_claimable(self.now) and not iteration.is_of_use(self.now)
+        ]
+        for iteration in late:
+            iteration.settle("failed", self.now)
+            iteration.problem = problem
+        return len(late)
 
     def take(self, name: str, number: int, owner: str, lease_s: float) -> ModelIteration:
         self._num_turns += 1
@@ -211,6 +237,15 @@ class JobModel:
             for job in self.jobs.values()
             for iteration in job.iterations.values()
             if iteration.claimable_at is not None
+        ]
+        return (min(times), self.now) if times else None
+
+    def next_late_at(self) -> tuple[float, float] | None:
+        times = [
+            max(iteration.claimable_at, iteration.useless_at)
+            for job in self.jobs.values()
+            for iteration in job.iterations.values()
+            if iteration.claimable_at is not None and iteration.useless_at < math.inf
         ]
         return (min(times), self.now) if times else None
 

@@ -310,6 +310,46 @@ def test_what_is_given_back_can_be_claimed_at_once_and_takes_no_reports(store: S
     assert (second.num_tries, second.batches, second.is_overdue) == (2, {"a": b"1"}, True)
 
 
+def test_what_is_of_no_use_any_more_is_given_up_and_whoever_listens_hears_of_it(open_store: OpenStore) -> None:
+    store = open_store()
+    heard: queue.Queue[IterationChanged] = queue.Queue()
+    store.listen(heard.put)
+    store.jobs.put(JobRow("job", b"{}"))
+    for iteration, useful_s in {0: 0.05, 1: 60.0, 2: 0.05}.items():
+        store.jobs.report("job", iteration, {"a": b"1", "b": b"2"}, ReportTerms(2, 60.0, 5, useful_s))
+    store.jobs.report("job", 3, {"a": b"1"}, ReportTerms(2, 0.01, 5, 0.05))
+    taken = claimed(store)
+    assert taken.iteration == 0
+    time.sleep(0.2)
+    assert claimed(store).iteration == 1
+    assert store.jobs.claim("me", 60.0) is None
+    assert store.jobs.give_up_late(b"too late") == 2
+    assert open_store().jobs.give_up_late(b"too late again") == 0
+    for iteration in (2, 3):
+        row = store.jobs.iteration("job", iteration)
+        assert row is not None
+        assert (row.state, row.problem, row.request_key) == ("failed", b"too late", None)
+        assert row.finished_at is not None
+    with pytest.raises(IterationClosed):
+        store.jobs.report("job", 3, {"b": b"2"}, TERMS)
+    counts = store.jobs.counts("job")
+    assert (counts.num_iterations, counts.num_planned, counts.num_failed) == (4, 0, 2)
+    told = [heard.get(timeout=5.0) for _ in range(5)]
+    assert {(change.kind, change.iteration) for change in told} >= {("finished", 2), ("finished", 3)}
+    # A solver that has it may be late: its plan is kept.
+    row = store.jobs.finish(taken, PLAN, b"{}")
+    assert row is not None
+    assert row.state == "planned"
+
+
+def test_what_would_come_too_late_comes_after_all_others(store: Store) -> None:
+    store.jobs.put(JobRow("job", b"{}"))
+    for iteration, useful_s in {0: 5.0, 1: 60.0, 2: None}.items():
+        store.jobs.report("job", iteration, {"a": b"1", "b": b"2"}, ReportTerms(2, 60.0, 5, useful_s))
+    claims = [store.jobs.claim("me", 60.0, 10.0) for _ in range(4)]
+    assert [claim.iteration for claim in claims if claim is not None] == [1, 2, 0]
+
+
 def test_a_plan_is_stored_with_its_iteration(open_store: OpenStore) -> None:
     store = open_store()
     due(store, "job", 0)

@@ -12,6 +12,8 @@ Invariants, of any sequence of calls by either:
 8. Jobs take turns, and of a job the lowest iteration comes first.
 9. What is pruned is old, finished or forgotten; what is counted is what there is.
 10. Times are the database's.
+11. An iteration whose plan is of no use any more is not taken up but given up; one whose plan would come too late comes
+    after all others.
 """
 
 import shutil
@@ -47,6 +49,8 @@ from planner_service.store.sql.tables import METADATA
 EPOCH_S = 1_800_000_000.0
 MAX_OPEN = 3
 
+AT_LENGTH = ReportTerms(2, 60.0, MAX_OPEN)
+
 NAMES = st.sampled_from(["run-a", "run-b", "Run"])
 NUMBERS = st.integers(0, 4)
 STORES = st.integers(0, 1)
@@ -54,6 +58,8 @@ BODIES = st.sampled_from([b"\x001", b"2"])
 BATCHES = st.dictionaries(st.sampled_from(["a", "b", "c"]), BODIES, min_size=1)
 OWNERS = st.sampled_from(["one", "two"])
 LEASES_S = st.sampled_from([0.0, 0.0, 5.0, 60.0])
+TERMS = st.builds(ReportTerms, st.just(2), LEASES_S, st.just(MAX_OPEN), st.sampled_from([None, None, 0.0, 5.0, 60.0]))
+SOLVES_S = st.sampled_from([0.0, 0.0, 10.0])
 KEPT_S = st.sampled_from([5.0, 30.0, 1000.0])
 SELDOM = st.integers(0, 3).map(lambda drawn: drawn == 3)
 WHICH = st.integers(0, 5)
@@ -122,29 +128,37 @@ class StoreBesideModel(RuleBasedStateMachine):
             return
         self._same(lambda: self._stores[which].jobs.delete(name), lambda: self._model.delete(name))
 
-    def _report(self, which: int, name: str, number: int, batches: dict[str, bytes], wait_s: float) -> None:
-        terms = ReportTerms(2, wait_s, MAX_OPEN)
+    def _report(
+        self, which: int, name: str, number: int, batches: dict[str, bytes], terms: ReportTerms = AT_LENGTH
+    ) -> None:
         self._same(
             lambda: self._stores[which].jobs.report(name, number, batches, terms),
             lambda: self._model.report(name, number, batches, terms),
         )
 
-    @rule(which=STORES, name=NAMES, number=NUMBERS, batches=BATCHES, wait_s=LEASES_S)
-    def report(self, which: int, name: str, number: int, batches: dict[str, bytes], wait_s: float) -> None:
-        self._report(which, name, number, batches, wait_s)
+    @rule(which=STORES, name=NAMES, number=NUMBERS, batches=BATCHES, terms=TERMS)
+    def report(self, which: int, name: str, number: int, batches: dict[str, bytes], terms: ReportTerms) -> None:
+        self._report(which, name, number, batches, terms)
 
     @rule(which=STORES, name=NAMES, number=NUMBERS)
     def report_wholly(self, which: int, name: str, number: int) -> None:
-        self._report(which, name, number, {"a": b"2", "b": b"\x001"}, 60.0)
+        self._report(which, name, number, {"a": b"2", "b": b"\x001"})
 
-    @rule(claims=st.lists(st.tuples(STORES, OWNERS, LEASES_S), min_size=1, max_size=4))
-    def claim(self, claims: list[tuple[int, str, float]]) -> None:
-        for which, owner, lease_s in claims:
-            self._claim(which, owner, lease_s)
+    @rule(claims=st.lists(st.tuples(STORES, OWNERS, LEASES_S, SOLVES_S), min_size=1, max_size=4))
+    def claim(self, claims: list[tuple[int, str, float, float]]) -> None:
+        for which, owner, lease_s, solve_s in claims:
+            self._claim(which, owner, lease_s, solve_s)
 
-    def _claim(self, which: int, owner: str, lease_s: float) -> None:
-        turn = self._model.next()
-        claim = self._stores[which].jobs.claim(owner, lease_s)
+    @rule(which=STORES, problem=BODIES)
+    def give_up_late(self, which: int, problem: bytes) -> None:
+        self._same(
+            lambda: self._stores[which].jobs.give_up_late(problem),
+            lambda: self._model.give_up_late(problem),
+        )
+
+    def _claim(self, which: int, owner: str, lease_s: float, solve_s: float) -> None:
+        turn = self._model.next(solve_s)
+        claim = self._stores[which].jobs.claim(owner, lease_s, solve_s)
         assert (None if claim is None else (claim.job, claim.iteration)) == turn
         if claim is None or turn is None:
             return
@@ -255,6 +269,7 @@ class StoreBesideModel(RuleBasedStateMachine):
                     if iteration.timings:
                         assert jobs.timings(name, number) == list(iteration.timings.values())
             assert jobs.next_due_at() == self._model.next_due_at()
+            assert jobs.next_late_at() == self._model.next_late_at()
             for key in ("k1", "k2", "k3"):
                 plan = self._model.plans.get(key)
                 assert store.plans.of_request(key) == (None if plan is None else plan[0])
@@ -280,7 +295,7 @@ class SqliteGround:
         self._template = directory / "template.sqlite3"
         self._num_copies = 0
         SqlStore(str(self._template)).close()
-        clock = SimpleNamespace(time=lambda: self._now, monotonic=time.monotonic, sleep=time.sleep)
+        clock = SimpleNamespace(**{**vars(time), "time": lambda: self._now})
         monkeypatch.setattr("planner_service.store.sql.database.time", clock)
 
     def empty(self) -> str:

@@ -34,6 +34,7 @@ class FaultCode(StrEnum):
     BATCH_CONFLICT = "batch-conflict"
     ITERATION_CLOSED = "iteration-closed"
     SOURCES_MISSING = "sources-missing"
+    PLAN_TOO_LATE = "plan-too-late"
     PLAN_MISMATCH = "plan-mismatch"
     PROFILE_IN_USE = "profile-in-use"
     PLAN_IN_USE = "plan-in-use"

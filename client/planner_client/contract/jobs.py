@@ -42,12 +42,17 @@ class JobSpec(Cluster):
     missing_sources
         What happens then: ``leave-out`` plans what was reported and names who is missing, whose sequences wait for a
         later iteration; ``refuse`` gives no plan.
+    plan_wait_ms
+        How long the plan of an iteration is of use, counted from when no source is waited for any more. An iteration
+        that no solver took up by then gets no plan (``plan-too-late``), so that a service with too much to do plans
+        those that can still be helped. Null: a plan is of use at any time.
     """
 
     name: JobName
     sources: Annotated[list[SourceName], Field(min_length=1, max_length=MAX_SOURCES)]
     source_wait_ms: Annotated[PositiveInt, Field(le=MAX_WAIT_MS)] = 10_000
     missing_sources: MissingSources = "leave-out"
+    plan_wait_ms: Annotated[PositiveInt, Field(le=MAX_WAIT_MS)] | None = None
 
     @model_validator(mode="after")
     def _sources_are_distinct(self) -> Self:

@@ -1,8 +1,9 @@
 """Who solves an iteration, and what comes of it."""
 
+from collections import Counter
 from typing import Any
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import exists, func, or_, select, update
 
 from planner_service.store.interface import IterationChanged
 from planner_service.store.job_store import Claim, IterationRow
@@ -12,22 +13,28 @@ from planner_service.store.sql.plans import put_plan
 from planner_service.store.sql.rows import FINAL, hold_iteration, hold_job, iteration_query, iteration_row
 from planner_service.store.sql.tables import BATCHES, ITERATIONS, JOBS
 
+NUM_GIVEN_UP = 100
+"""Most iterations that are given up in one transaction."""
 
-def claim(transaction: Transaction, owner: str, lease_s: float) -> Claim | None:
+
+def claim(transaction: Transaction, owner: str, lease_s: float, solve_s: float) -> Claim | None:
     """Take up the next iteration; see `JobStore.claim`."""
-    connection = transaction.connection
     now = transaction.now()
     # Of several who claim at once each takes another job's turn. Only where others have all of them, it waits.
-    while (job := _next_job(transaction, now, skip=True) or _next_job(transaction, now, skip=False)) is not None:
-        row = connection.execute(
-            select(ITERATIONS)
-            .where(ITERATIONS.c.job_number == job.number, ITERATIONS.c.claimable_at <= now)
-            .order_by(ITERATIONS.c.iteration)
-            .limit(1)
-            .with_for_update()
-        ).first()
-        if row is not None:
-            return _take(transaction, job, row, owner, lease_s)
+    for margin_s in (solve_s, 0.0):
+        may_be_taken = claimable(now, margin_s)
+        while (
+            job := _next_job(transaction, may_be_taken, skip=True) or _next_job(transaction, may_be_taken, skip=False)
+        ) is not None:
+            row = transaction.connection.execute(
+                select(ITERATIONS)
+                .where(ITERATIONS.c.job_number == job.number, may_be_taken)
+                .order_by(ITERATIONS.c.iteration)
+                .limit(1)
+                .with_for_update()
+            ).first()
+            if row is not None:
+                return _take(transaction, job, row, owner, lease_s)
     return None
 
 
@@ -68,9 +75,49 @@ def fail(transaction: Transaction, claim: Claim, problem: bytes) -> IterationRow
     return _settle(transaction, row, state="failed", problem=problem)
 
 
-def next_job_query(now: float) -> Any:
+def give_up_late(transaction: Transaction, problem: bytes) -> int:
+    """Fail iterations that nobody took up while a plan was of use; see `JobStore.give_up_late`."""
+    connection = transaction.connection
+    is_late = (ITERATIONS.c.claimable_at <= transaction.now()) & (ITERATIONS.c.useless_at <= transaction.now())
+    # Whoever holds a job may want another one next; who waited for nobody is in nobody's way.
+    held = connection.execute(
+        select(JOBS.c.number)
+        .where(JOBS.c.number.in_(select(ITERATIONS.c.job_number).where(is_late).limit(NUM_GIVEN_UP)))
+        .with_for_update(key_share=True, skip_locked=True)
+    ).scalars()
+    late = connection.execute(
+        iteration_query()
+        .where(ITERATIONS.c.job_number.in_(list(held)), is_late, JOBS.c.name.is_not(None))
+        .order_by(ITERATIONS.c.number)
+        .limit(NUM_GIVEN_UP)
+        .with_for_update(of=ITERATIONS, skip_locked=True)
+    ).all()
+    if late:
+        connection.execute(
+            update(ITERATIONS)
+            .where(ITERATIONS.c.number.in_([row.number for row in late]))
+            .values(state="failed", finished_at=transaction.now(), claimable_at=None, owner=None, problem=problem)
+        )
+    for job_number, num_late in Counter(row.job_number for row in late).items():
+        connection.execute(
+            update(JOBS)
+            .where(JOBS.c.number == job_number)
+            .values(num_open=JOBS.c.num_open - num_late, num_failed=JOBS.c.num_failed + num_late)
+        )
+    for row in late:
+        transaction.tell(IterationChanged("finished", row.name, row.iteration))
+    return len(late)
+
+
+def claimable(now: float, solve_s: float) -> Any:
+    """Return the condition on iterations that they may be taken up, and a plan in so many seconds is still of use."""
+    useless_at = ITERATIONS.c.useless_at
+    return (ITERATIONS.c.claimable_at <= now) & or_(useless_at.is_(None), useless_at > now + solve_s)
+
+
+def next_job_query(may_be_taken: Any) -> Any:
     """Return the query for the job whose turn it is: of those with something to do, the one served longest ago."""
-    has_something = exists().where(ITERATIONS.c.job_number == JOBS.c.number, ITERATIONS.c.claimable_at <= now)
+    has_something = exists().where(ITERATIONS.c.job_number == JOBS.c.number, may_be_taken)
     return (
         select(JOBS.c.number, JOBS.c.name, JOBS.c.spec)
         .where(JOBS.c.num_open > 0, has_something)
@@ -79,8 +126,8 @@ def next_job_query(now: float) -> Any:
     )
 
 
-def _next_job(transaction: Transaction, now: float, *, skip: bool) -> Any:
-    query = next_job_query(now).with_for_update(of=JOBS, key_share=True, skip_locked=skip)
+def _next_job(transaction: Transaction, may_be_taken: Any, *, skip: bool) -> Any:
+    query = next_job_query(may_be_taken).with_for_update(of=JOBS, key_share=True, skip_locked=skip)
     return transaction.connection.execute(query).first()
 
 

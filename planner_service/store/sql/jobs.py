@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import case, delete, func, insert, select, update
 
 from planner_service.store.faults import JobConflict
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
@@ -112,22 +112,40 @@ class SqlJobStore(JobStore):
         query = select(BATCHES.c.source).join(ITERATIONS, ITERATIONS.c.number == BATCHES.c.iteration_number)
         return self._of_iteration(query, job, iteration, BATCHES.c.source)
 
-    def claim(self, owner: str, lease_s: float) -> Claim | None:
+    def claim(self, owner: str, lease_s: float, solve_s: float = 0.0) -> Claim | None:
         """Take up the next iteration; see `JobStore.claim`."""
         # Most of those who ask find nothing, and need no transaction to learn it.
         upcoming = self.next_due_at()
         if upcoming is None or upcoming[0] > upcoming[1]:
             return None
-        return self._database.write(lambda transaction: claims.claim(transaction, owner, lease_s))
+        return self._database.write(lambda transaction: claims.claim(transaction, owner, lease_s, solve_s))
 
     def next_due_at(self) -> tuple[float, float] | None:
         """Return when the next iteration may be claimed, and what the time is now (seconds since 1970, UTC)."""
+        return self._earliest(select(func.min(ITERATIONS.c.claimable_at)))
+
+    def give_up_late(self, problem: bytes) -> int:
+        """Fail iterations that nobody took up while a plan was of use; see `JobStore.give_up_late`."""
+        upcoming = self.next_late_at()
+        if upcoming is None or upcoming[0] > upcoming[1]:
+            return 0
+        return self._database.write(lambda transaction: claims.give_up_late(transaction, problem))
+
+    def next_late_at(self) -> tuple[float, float] | None:
+        """Return when the next iteration is to be given up, and what the time is now (seconds since 1970, UTC)."""
+        claimable_at, useless_at = ITERATIONS.c.claimable_at, ITERATIONS.c.useless_at
+        # One that a solver has is left to it until its lease ends.
+        late_at = case((claimable_at > useless_at, claimable_at), else_=useless_at)
+        return self._earliest(select(func.min(late_at)).where(claimable_at.is_not(None), useless_at.is_not(None)))
+
+    def _earliest(self, query: Any) -> tuple[float, float] | None:
+        """Return the one time that a query finds, and what the time is now."""
 
         def work(connection: Any) -> Any:
-            return connection.execute(select(func.min(ITERATIONS.c.claimable_at), now_of(connection))).one()
+            return connection.execute(select(query.scalar_subquery(), now_of(connection))).one()
 
-        due_at, now = self._database.read(work)
-        return None if due_at is None else (float(due_at), float(now))
+        found_at, now = self._database.read(work)
+        return None if found_at is None else (float(found_at), float(now))
 
     def renew(self, claim: Claim, lease_s: float) -> bool:
         """Lengthen a lease; return whether the iteration is still the owner's."""

@@ -42,7 +42,8 @@ def report(
     num_reported = row.num_reported + len(new)
     changes: dict[str, Any] = {"num_reported": num_reported}
     if row.state == "collecting" and num_reported >= row.num_expected:
-        changes |= {"state": "due", "claimable_at": transaction.now()}
+        now = transaction.now()
+        changes |= {"state": "due", "claimable_at": now, "useless_at": _useless_at(now, terms)}
         transaction.tell(IterationChanged("due", job, iteration))
     connection.execute(update(ITERATIONS).where(ITERATIONS.c.number == row.number).values(**changes))
     return iteration_row(connection.execute(iteration_query().where(ITERATIONS.c.number == row.number)).one())
@@ -76,6 +77,7 @@ def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: Re
     if held.num_open >= terms.max_open:
         raise TooManyOpen(held.num_open)
     began_at = transaction.now()
+    due_at = began_at + terms.wait_s
     connection = transaction.connection
     connection.execute(
         insert(ITERATIONS).values(
@@ -85,8 +87,9 @@ def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: Re
             num_expected=terms.num_expected,
             num_reported=0,
             began_at=began_at,
-            due_at=began_at + terms.wait_s,
-            claimable_at=began_at + terms.wait_s,
+            due_at=due_at,
+            claimable_at=due_at,
+            useless_at=_useless_at(due_at, terms),
             num_tries=0,
         )
     )
@@ -96,6 +99,10 @@ def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: Re
         .values(num_iterations=JOBS.c.num_iterations + 1, num_open=JOBS.c.num_open + 1)
     )
     return connection.execute(iteration_query().where(_is(job, iteration))).one()
+
+
+def _useless_at(due_at: float, terms: ReportTerms) -> float | None:
+    return None if terms.useful_s is None else due_at + terms.useful_s
 
 
 def _is(job: str, iteration: int) -> Any:

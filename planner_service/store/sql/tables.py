@@ -99,6 +99,8 @@ ITERATIONS = Table(
     Column("due_at", Float(53), nullable=False),
     # From when a solver may take it up: its deadline, or when it became due, or the end of a lease; null if finished.
     Column("claimable_at", Float(53), nullable=True),
+    # From when a plan is of no use any more; null if it always is.
+    Column("useless_at", Float(53), nullable=True),
     Column("finished_at", Float(53), nullable=True),
     Column("num_tries", BigInteger, nullable=False),
     Column("owner", Text, nullable=True),
@@ -120,6 +122,8 @@ for _name, _columns in {
         sqlite_where=ITERATIONS.c.claimable_at.is_not(None),
         postgresql_where=ITERATIONS.c.claimable_at.is_not(None),
     )
+_MAY_BE_LATE = ITERATIONS.c.claimable_at.is_not(None) & ITERATIONS.c.useless_at.is_not(None)
+Index("ix_iterations_useless", ITERATIONS.c.useless_at, sqlite_where=_MAY_BE_LATE, postgresql_where=_MAY_BE_LATE)
 Index(
     "ix_iterations_finished",
     ITERATIONS.c.finished_at,

@@ -1,0 +1,41 @@
+"""Iterations that come too late: how long plans take, and what is told where one would be of no use."""
+
+from collections import deque
+
+from planner_client.contract import FaultCode
+from planner_service.core.faults import PlanningFault
+from planner_service.desk.problem_documents import problem_document
+
+NUM_REMEMBERED = 64
+"""Iterations from whose times the usual one is taken."""
+
+SHARE_IN_TIME = 0.9
+"""Share of the remembered iterations that took no longer than the usual time."""
+
+LATE = problem_document(
+    PlanningFault(
+        FaultCode.PLAN_TOO_LATE,
+        "no solver was free while a plan was of use: the plan_wait_ms of the job passed since no source was waited for",
+        "train by a plan of your own; run more services or solvers, or register the job with a longer plan_wait_ms",
+    ),
+    request_id="",
+)
+"""Why an iteration has no plan that nobody took up in time."""
+
+
+class UsualTime:
+    """How long it takes from taking up an iteration until its plan is kept (s), from those of late."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=NUM_REMEMBERED)
+
+    def add(self, seconds: float) -> None:
+        """Take one more time into account."""
+        self._seconds.append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """The usual time (s); 0 while nothing is known."""
+        if not self._seconds:
+            return 0.0
+        return sorted(self._seconds)[int(SHARE_IN_TIME * (len(self._seconds) - 1))]
