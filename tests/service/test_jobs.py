@@ -1,10 +1,13 @@
 """Jobs over HTTP: reports from many sources, waiting for plans, what is late, what is refused, restarts."""
 
+import json
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +250,47 @@ def test_a_job_with_much_to_do_does_not_keep_others_waiting(serve: Serve) -> Non
     assert modest.plan(0).status_code == 200
     states = [row["state"] for row in greedy.http.get("/v1/jobs/greedy/iterations").json()["iterations"]]
     assert states.count("planned") < 35
+
+
+def test_a_service_with_too_much_to_do_plans_what_can_still_be_helped(serve: Serve) -> None:
+    few = {"HYDRAULIS_MAX_OPEN_ITERATIONS": "30"}
+    caller = Caller(serve("--workers", "1", env=few, solve_name="misbehaving_planner:slow").url, "overrun")
+    caller.register(options={"deadline_ms": 400}, plan_wait_ms=1000)  # 150 ms each
+    for iteration in range(30):
+        assert caller.report(iteration, *SOURCES).status_code == 200
+    answers = [caller.plan(iteration) for iteration in range(30)]
+    assert {answer.status_code for answer in answers} == {200, 410}
+    late = [answer for answer in answers if answer.status_code == 410]
+    assert len(late) > 10
+    assert {answer.json()["code"] for answer in late} == {"plan-too-late"}
+    assert "plan_wait_ms" in late[0].json()["remedy"]
+    assert caller.status(29)["code"] == "plan-too-late"
+    assert caller.metric("hydraulis_iterations_total{") >= 30
+    # None of them takes room any more, and whoever comes now is not behind them.
+    for iteration in range(30, 60):
+        assert caller.report(iteration, *SOURCES).status_code == 200
+    newest = Caller(str(caller.http.base_url), "newest")
+    newest.register(options={"deadline_ms": 400}, plan_wait_ms=5000)
+    newest.report(0, *SOURCES)
+    began_at = time.monotonic()
+    assert newest.plan(0).status_code == 200
+    assert time.monotonic() - began_at < 2.0
+
+
+def test_a_job_registered_by_an_earlier_version_is_the_same_job(serve: Serve, tmp_path: Path) -> None:
+    database = tmp_path / "old.sqlite3"
+    served = serve("--workers", "1", database=database)
+    caller = Caller(served.url, "old")
+    caller.register()
+    served.stop()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        ((content,),) = connection.execute("SELECT spec FROM jobs").fetchall()
+        older = json.loads(content)
+        del older["plan_wait_ms"]
+        connection.execute("UPDATE jobs SET spec = ?", (json.dumps(older, sort_keys=True).encode(),))
+    caller = Caller(serve("--workers", "1", database=database).url, "old")
+    assert caller.register().status_code == 200
+    assert caller.register(plan_wait_ms=7).status_code == 409
 
 
 def test_a_restart_and_a_kill_lose_nothing_that_was_acknowledged(serve: Serve, tmp_path: Path) -> None:
