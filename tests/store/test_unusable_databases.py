@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -50,6 +51,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "jobs.put": lambda store: store.jobs.put(JobRow("other", b"{}")),
     "jobs.report": lambda store: store.jobs.report("job", 1, {"a": b"1"}, TERMS),
     "jobs.claim": lambda store: store.jobs.claim("me", 60.0),
+    "jobs.give_up_late": lambda store: store.jobs.give_up_late(b"{}"),
     "jobs.renew": lambda store: store.jobs.renew(CLAIM, 60.0),
     "jobs.give_back": lambda store: store.jobs.give_back(CLAIM),
     "jobs.finish": lambda store: store.jobs.finish(CLAIM, PLAN, b"{}"),
@@ -74,6 +76,8 @@ LOOKS: dict[str, Callable[[Store], object]] = {
     "jobs.iterations": lambda store: store.jobs.iterations("job", after=None, limit=1),
     "jobs.sources": lambda store: store.jobs.sources("job", 0),
     "jobs.next_due_at": lambda store: store.jobs.next_due_at(),
+    "jobs.next_late_at": lambda store: store.jobs.next_late_at(),
+    "jobs.num_open": lambda store: store.jobs.num_open(),
     "jobs.timings": lambda store: store.jobs.timings("job", 0),
     "access.token_with_hash": lambda store: store.access.token_with_hash("1" * 64),
     "access.tokens": lambda store: store.access.tokens(),
@@ -88,6 +92,7 @@ def filled(database: str, limits: StoreLimits = SOON) -> SqlStore:
     store.plans.put(PLAN)
     store.jobs.put(JobRow("job", b"{}"))
     store.jobs.report("job", 0, {"a": b"1"}, TERMS)
+    store.jobs.report("job", 7, {"a": b"1"}, replace(TERMS, useful_s=0.0))
     return store
 
 

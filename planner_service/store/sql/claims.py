@@ -3,37 +3,83 @@
 from collections import Counter
 from typing import Any
 
-from sqlalchemy import exists, func, or_, select, update
+from sqlalchemy import bindparam, exists, func, or_, select, update
 
 from planner_service.store.interface import IterationChanged
 from planner_service.store.job_store import Claim, IterationRow
 from planner_service.store.plan_store import PlanRow
 from planner_service.store.sql.database import Transaction
 from planner_service.store.sql.plans import put_plan
-from planner_service.store.sql.rows import FINAL, hold_iteration, hold_job, iteration_query, iteration_row
+from planner_service.store.sql.rows import (
+    FINAL,
+    ITERATION_BY_NUMBER,
+    held_job_query,
+    hold_iteration,
+    hold_job,
+    iteration_query,
+    iteration_row,
+)
 from planner_service.store.sql.tables import BATCHES, ITERATIONS, JOBS
 
 NUM_GIVEN_UP = 100
 """Most iterations that are given up in one transaction."""
 
 
+_USELESS_AT = ITERATIONS.c.useless_at
+_MAY_BE_TAKEN = (ITERATIONS.c.claimable_at <= bindparam("now")) & or_(
+    _USELESS_AT.is_(None), bindparam("planned_at") < _USELESS_AT
+)
+"""Whether an iteration may be taken up, and a plan will be of use when it is made."""
+
+_NEXT_JOB = (
+    select(JOBS.c.number, JOBS.c.name, JOBS.c.spec)
+    .where(JOBS.c.num_open > 0, exists().where(ITERATIONS.c.job_number == JOBS.c.number, _MAY_BE_TAKEN))
+    .order_by(JOBS.c.served, JOBS.c.number)
+    .limit(1)
+)
+"""The job whose turn it is: of those with something to do, the one served longest ago."""
+
+_NEXT_JOBS = [_NEXT_JOB.with_for_update(of=JOBS, key_share=True, skip_locked=skip) for skip in (True, False)]
+"""Of several who claim at once each takes another job's turn. Only where others have all of them, it waits."""
+
+_NEXT_ITERATION = (
+    select(ITERATIONS)
+    .where(ITERATIONS.c.job_number == bindparam("job_number"), _MAY_BE_TAKEN)
+    .order_by(ITERATIONS.c.iteration)
+    .limit(1)
+    .with_for_update()
+)
+_CHANGE_ITERATION = update(ITERATIONS).where(ITERATIONS.c.number == bindparam("the_number"))
+_COUNT_TURN = (
+    update(JOBS)
+    .where(JOBS.c.number == bindparam("job_number"))
+    .values(served=select(func.max(JOBS.c.served)).scalar_subquery() + 1)
+)
+_BATCHES = (
+    select(BATCHES.c.source, BATCHES.c.body)
+    .where(BATCHES.c.iteration_number == bindparam("number"))
+    .order_by(BATCHES.c.source)
+)
+_JOB_OF_ITERATION = held_job_query(
+    JOBS.c.number
+    == select(ITERATIONS.c.job_number).where(ITERATIONS.c.number == bindparam("iteration_number")).scalar_subquery()
+)
+_COUNT_SETTLED = {
+    state: update(JOBS)
+    .where(JOBS.c.number == bindparam("job_number"))
+    .values({JOBS.c.num_open: JOBS.c.num_open - 1, counter: counter + 1})
+    for state, counter in {"planned": JOBS.c.num_planned, "failed": JOBS.c.num_failed}.items()
+}
+
+
 def claim(transaction: Transaction, owner: str, lease_s: float, solve_s: float) -> Claim | None:
     """Take up the next iteration; see `JobStore.claim`."""
     now = transaction.now()
-    # Of several who claim at once each takes another job's turn. Only where others have all of them, it waits.
-    for margin_s in (solve_s, 0.0):
-        may_be_taken = claimable(now, margin_s)
-        while (
-            job := _next_job(transaction, may_be_taken, skip=True) or _next_job(transaction, may_be_taken, skip=False)
-        ) is not None:
-            row = transaction.connection.execute(
-                select(ITERATIONS)
-                .where(ITERATIONS.c.job_number == job.number, may_be_taken)
-                .order_by(ITERATIONS.c.iteration)
-                .limit(1)
-                .with_for_update()
-            ).first()
-            if row is not None:
+    for planned_at in (now + solve_s, now):
+        times = {"now": now, "planned_at": planned_at}
+        while (job := _next_job(transaction, times)) is not None:
+            found = transaction.connection.execute(_NEXT_ITERATION, {"job_number": job.number, **times})
+            if (row := found.first()) is not None:
                 return _take(transaction, job, row, owner, lease_s)
     return None
 
@@ -109,44 +155,21 @@ def give_up_late(transaction: Transaction, problem: bytes) -> int:
     return len(late)
 
 
-def claimable(now: float, solve_s: float) -> Any:
-    """Return the condition on iterations that they may be taken up, and a plan in so many seconds is still of use."""
-    useless_at = ITERATIONS.c.useless_at
-    return (ITERATIONS.c.claimable_at <= now) & or_(useless_at.is_(None), useless_at > now + solve_s)
-
-
-def next_job_query(may_be_taken: Any) -> Any:
-    """Return the query for the job whose turn it is: of those with something to do, the one served longest ago."""
-    has_something = exists().where(ITERATIONS.c.job_number == JOBS.c.number, may_be_taken)
-    return (
-        select(JOBS.c.number, JOBS.c.name, JOBS.c.spec)
-        .where(JOBS.c.num_open > 0, has_something)
-        .order_by(JOBS.c.served, JOBS.c.number)
-        .limit(1)
-    )
-
-
-def _next_job(transaction: Transaction, may_be_taken: Any, *, skip: bool) -> Any:
-    query = next_job_query(may_be_taken).with_for_update(of=JOBS, key_share=True, skip_locked=skip)
-    return transaction.connection.execute(query).first()
+def _next_job(transaction: Transaction, times: dict[str, float]) -> Any:
+    for query in _NEXT_JOBS:
+        if (job := transaction.connection.execute(query, times).first()) is not None:
+            return job
+    return None
 
 
 def _take(transaction: Transaction, job: Any, row: Any, owner: str, lease_s: float) -> Claim:
     connection = transaction.connection
     num_tries = row.num_tries + 1
     now = transaction.now()
-    connection.execute(
-        update(ITERATIONS)
-        .where(ITERATIONS.c.number == row.number)
-        .values(state="solving", owner=owner, num_tries=num_tries, claimable_at=now + lease_s)
-    )
-    last = select(func.max(JOBS.c.served)).scalar_subquery()
-    connection.execute(update(JOBS).where(JOBS.c.number == job.number).values(served=last + 1))
-    batches = connection.execute(
-        select(BATCHES.c.source, BATCHES.c.body)
-        .where(BATCHES.c.iteration_number == row.number)
-        .order_by(BATCHES.c.source)
-    )
+    taken = {"state": "solving", "owner": owner, "num_tries": num_tries, "claimable_at": now + lease_s}
+    connection.execute(_CHANGE_ITERATION, {"the_number": row.number, **taken})
+    connection.execute(_COUNT_TURN, {"job_number": job.number})
+    batches = connection.execute(_BATCHES, {"number": row.number})
     return Claim(
         job=job.name,
         iteration=row.iteration,
@@ -162,26 +185,17 @@ def _take(transaction: Transaction, job: Any, row: Any, owner: str, lease_s: flo
 
 def _hold(transaction: Transaction, claim: Claim) -> Any:
     """Return the iteration of a claim, after its job; None if either was deleted."""
-    number = select(ITERATIONS.c.job_number).where(ITERATIONS.c.number == claim.number).scalar_subquery()
-    if hold_job(transaction, JOBS.c.number == number, JOBS.c.number) is None:
+    if hold_job(transaction, _JOB_OF_ITERATION, iteration_number=claim.number) is None:
         return None
-    return hold_iteration(transaction, ITERATIONS.c.number == claim.number)
+    return hold_iteration(transaction, number=claim.number)
 
 
 def _settle(transaction: Transaction, row: Any, *, state: str, **values: object) -> IterationRow:
     connection = transaction.connection
-    connection.execute(
-        update(ITERATIONS)
-        .where(ITERATIONS.c.number == row.number)
-        .values(state=state, finished_at=transaction.now(), claimable_at=None, owner=None, **values)
-    )
-    counter = JOBS.c.num_planned if state == "planned" else JOBS.c.num_failed
-    connection.execute(
-        update(JOBS)
-        .where(JOBS.c.number == row.job_number)
-        .values({JOBS.c.num_open: JOBS.c.num_open - 1, counter: counter + 1})
-    )
-    settled = iteration_row(connection.execute(iteration_query().where(ITERATIONS.c.number == row.number)).one())
+    settled_as = {"state": state, "finished_at": transaction.now(), "claimable_at": None, "owner": None}
+    connection.execute(_CHANGE_ITERATION, {"the_number": row.number, **settled_as, **values})
+    connection.execute(_COUNT_SETTLED[state], {"job_number": row.job_number})
+    settled = iteration_row(connection.execute(ITERATION_BY_NUMBER, {"number": row.number}).one())
     transaction.tell(IterationChanged("finished", settled.job, settled.iteration))
     return settled
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,9 @@ _UNDONE = frozenset({"40001", "40P01"})
 _READ_ONLY = "25006"
 """A server that was the primary one when the connection was made."""
 
+_CLOCK = cast(extract("epoch", func.clock_timestamp()), Float(53))
+_NOW = select(_CLOCK)
+
 CHANNEL = "hydraulis_iterations"
 
 
@@ -51,7 +54,9 @@ class Transaction:
 
     def now(self) -> float:
         """Return the database's time, read now (seconds since 1970, UTC)."""
-        return float(self.connection.execute(select(now_of(self.connection))).scalar_one())
+        if self.connection.dialect.name == "postgresql":
+            return float(self.connection.execute(_NOW).scalar_one())
+        return time.time()
 
     def insert_unless_there(self, table: Table, **values: object) -> bool:
         """Insert a row unless one has its name or key already; return whether it was inserted."""
@@ -70,7 +75,7 @@ class Transaction:
 def now_of(connection: Connection) -> ColumnElement[float]:
     """Return what reads the database's time; that of SQLite is the host's, which all its users share."""
     if connection.dialect.name == "postgresql":
-        return cast(extract("epoch", func.clock_timestamp()), Float(53))
+        return _CLOCK
     return literal(time.time(), Float(53))
 
 
@@ -147,9 +152,9 @@ class Database:
         """Return all rows of a query; raises as `read`."""
         return list(self.read(lambda connection: connection.execute(statement).all()))
 
-    def first(self, statement: Select[Any]) -> Any:
-        """Return the first row of a query, or None; raises as `read`."""
-        return self.read(lambda connection: connection.execute(statement).first())
+    def first(self, statement: Select[Any], values: Mapping[str, object] | None = None) -> Any:
+        """Return the first row of a query with these values, or None; raises as `read`."""
+        return self.read(lambda connection: connection.execute(statement, values).first())
 
     def write(self, work: Callable[[Transaction], _Value], *, repeatable: bool = True) -> _Value:
         """Run a transaction that writes, again if need be.

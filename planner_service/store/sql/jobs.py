@@ -11,7 +11,15 @@ from planner_service.store.plan_store import PlanRow
 from planner_service.store.sql import claims, reports
 from planner_service.store.sql.database import Database, Transaction, is_storable, now_of
 from planner_service.store.sql.prune import delete_left_behind
-from planner_service.store.sql.rows import ABANDONED, iteration_query, iteration_row, job_row, of_job, profiles_named
+from planner_service.store.sql.rows import (
+    ABANDONED,
+    ITERATION_BY_NAME,
+    iteration_query,
+    iteration_row,
+    job_row,
+    of_job,
+    profiles_named,
+)
 from planner_service.store.sql.tables import BATCHES, ITERATIONS, JOB_PROFILES, JOBS, PROFILES, TIMINGS
 
 _NUM_DELETED_AT_ONCE = 5
@@ -91,9 +99,7 @@ class SqlJobStore(JobStore):
         """Return an iteration, or None."""
         if not is_storable(job):
             return None
-        found = self._database.first(
-            iteration_query().where(JOBS.c.name == job, of_job(job), ITERATIONS.c.iteration == iteration)
-        )
+        found = self._database.first(ITERATION_BY_NAME, {"job": job, "iteration": iteration})
         return None if found is None else iteration_row(found)
 
     def iterations(self, job: str, *, after: int | None, limit: int, newest_first: bool = False) -> list[IterationRow]:

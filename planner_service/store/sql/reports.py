@@ -3,17 +3,35 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 
 from planner_service.store.faults import BatchConflict, IterationClosed, JobUnknown, TooManyOpen
 from planner_service.store.interface import IterationChanged
 from planner_service.store.job_store import IterationRow, ReportTerms
 from planner_service.store.sql.database import Transaction, is_storable
-from planner_service.store.sql.rows import hold_iteration, hold_job, iteration_query, iteration_row, of_job
+from planner_service.store.sql.rows import (
+    ITERATION_BY_NAME,
+    ITERATION_BY_NUMBER,
+    held_job_query,
+    hold_iteration,
+    hold_job,
+    iteration_row,
+)
 from planner_service.store.sql.tables import BATCHES, ITERATIONS, JOBS
 
 _NUM_ASKED = 500
 """Sources that one query names; databases bound how many values a statement has."""
+
+_JOB_BY_NAME = held_job_query(JOBS.c.name == bindparam("job"))
+_KNOWN_BATCHES = select(BATCHES.c.source, BATCHES.c.body).where(
+    BATCHES.c.iteration_number == bindparam("number"), BATCHES.c.source.in_(bindparam("sources", expanding=True))
+)
+_COUNT_ANOTHER = (
+    update(JOBS)
+    .where(JOBS.c.number == bindparam("job_number"))
+    .values(num_iterations=JOBS.c.num_iterations + 1, num_open=JOBS.c.num_open + 1)
+)
+_CHANGE = update(ITERATIONS).where(ITERATIONS.c.number == bindparam("the_number"))
 
 _OPEN_TO_REPORTS = frozenset({"collecting", "due"})
 
@@ -45,8 +63,8 @@ def report(
         now = transaction.now()
         changes |= {"state": "due", "claimable_at": now, "useless_at": _useless_at(now, terms)}
         transaction.tell(IterationChanged("due", job, iteration))
-    connection.execute(update(ITERATIONS).where(ITERATIONS.c.number == row.number).values(**changes))
-    return iteration_row(connection.execute(iteration_query().where(ITERATIONS.c.number == row.number)).one())
+    connection.execute(_CHANGE, {"the_number": row.number, **changes})
+    return iteration_row(connection.execute(ITERATION_BY_NUMBER, {"number": row.number}).one())
 
 
 def hold(transaction: Transaction, job: str, iteration: int) -> Any:
@@ -57,21 +75,21 @@ def hold(transaction: Transaction, job: str, iteration: int) -> Any:
     JobUnknown
         If there is no such iteration.
     """
-    row = hold_iteration(transaction, _is(job, iteration)) if is_storable(job) else None
+    row = hold_iteration(transaction, job=job, iteration=iteration) if is_storable(job) else None
     if row is None:
         raise JobUnknown(job)
     return row
 
 
 def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: ReportTerms) -> Any:
-    row = hold_iteration(transaction, _is(job, iteration))
+    row = hold_iteration(transaction, job=job, iteration=iteration)
     if row is not None:
         return row
-    held = hold_job(transaction, JOBS.c.name == job, JOBS.c.number, JOBS.c.num_open)
+    held = hold_job(transaction, _JOB_BY_NAME, job=job)
     if held is None:
         raise JobUnknown(job)
     # Another may have begun it while this one waited for the job.
-    row = hold_iteration(transaction, _is(job, iteration))
+    row = hold_iteration(transaction, job=job, iteration=iteration)
     if row is not None:
         return row
     if held.num_open >= terms.max_open:
@@ -93,28 +111,18 @@ def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: Re
             num_tries=0,
         )
     )
-    connection.execute(
-        update(JOBS)
-        .where(JOBS.c.number == held.number)
-        .values(num_iterations=JOBS.c.num_iterations + 1, num_open=JOBS.c.num_open + 1)
-    )
-    return connection.execute(iteration_query().where(_is(job, iteration))).one()
+    connection.execute(_COUNT_ANOTHER, {"job_number": held.number})
+    return connection.execute(ITERATION_BY_NAME, {"job": job, "iteration": iteration}).one()
 
 
 def _useless_at(due_at: float, terms: ReportTerms) -> float | None:
     return None if terms.useful_s is None else due_at + terms.useful_s
 
 
-def _is(job: str, iteration: int) -> Any:
-    return of_job(job) & (ITERATIONS.c.iteration == iteration)
-
-
 def _known(transaction: Transaction, number: int, sources: list[str]) -> dict[str, bytes]:
     """Return what some sources reported before, ascending by source."""
     known: dict[str, bytes] = {}
     for first in range(0, len(sources), _NUM_ASKED):
-        query = select(BATCHES.c.source, BATCHES.c.body).where(
-            BATCHES.c.iteration_number == number, BATCHES.c.source.in_(sources[first : first + _NUM_ASKED])
-        )
-        known |= {row.source: bytes(row.body) for row in transaction.connection.execute(query)}
+        asked = {"number": number, "sources": sources[first : first + _NUM_ASKED]}
+        known |= {row.source: bytes(row.body) for row in transaction.connection.execute(_KNOWN_BATCHES, asked)}
     return dict(sorted(known.items()))

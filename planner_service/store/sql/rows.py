@@ -1,9 +1,13 @@
-"""How rows of jobs and iterations are held and read."""
+"""How rows of jobs and iterations are held and read.
+
+Statements that every iteration needs are made once: to make one anew, and the key under which its text is remembered,
+takes longer than to run it.
+"""
 
 import json
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, bindparam, select
 
 from planner_service.store.job_store import IterationRow, JobRow
 from planner_service.store.sql.database import Transaction
@@ -20,9 +24,15 @@ def iteration_query() -> Select[Any]:
     return select(ITERATIONS, JOBS.c.name).join(JOBS, JOBS.c.number == ITERATIONS.c.job_number)
 
 
-def of_job(name: str) -> Any:
+def of_job(name: Any) -> Any:
     """Return the condition on iterations that they are a job's; by its number, which indexes have."""
     return ITERATIONS.c.job_number == select(JOBS.c.number).where(JOBS.c.name == name).scalar_subquery()
+
+
+ITERATION_BY_NAME = iteration_query().where(of_job(bindparam("job")), ITERATIONS.c.iteration == bindparam("iteration"))
+ITERATION_BY_NUMBER = iteration_query().where(ITERATIONS.c.number == bindparam("number"))
+_HELD_BY_NAME = ITERATION_BY_NAME.with_for_update(of=ITERATIONS)
+_HELD_BY_NUMBER = ITERATION_BY_NUMBER.with_for_update(of=ITERATIONS)
 
 
 def iteration_row(row: Any) -> IterationRow:
@@ -48,20 +58,30 @@ def job_row(row: Any) -> JobRow:
     return JobRow(name=row.name, spec=bytes(row.spec), created_at=row.created_at)
 
 
-def hold_iteration(transaction: Transaction, condition: Any) -> Any:
+def hold_iteration(transaction: Transaction, **names: object) -> Any:
     """Return an iteration, as it is now and stays until the transaction ends; None if there is none.
 
     Whoever holds a job, too, takes it first.
+
+    Parameters
+    ----------
+    names
+        Which one: its ``number``, or its ``job`` and ``iteration``.
     """
-    query = iteration_query().where(condition).with_for_update(of=ITERATIONS)
-    row = transaction.connection.execute(query).first()
+    query = _HELD_BY_NUMBER if "number" in names else _HELD_BY_NAME
+    row = transaction.connection.execute(query, names).first()
     return None if row is None or row.name is None or row.state == ABANDONED else row
 
 
-def hold_job(transaction: Transaction, condition: Any, *columns: Any) -> Any:
-    """Return columns of a job that is there and stays until the transaction ends; None if there is none."""
-    query = select(*columns).where(condition, JOBS.c.name.is_not(None)).with_for_update(key_share=True)
-    return transaction.connection.execute(query).first()
+def hold_job(transaction: Transaction, query: Select[Any], **names: object) -> Any:
+    """Return the job of a query if it is there, which then stays until the transaction ends; None if there is none."""
+    return transaction.connection.execute(query, names).first()
+
+
+def held_job_query(condition: Any) -> Select[Any]:
+    """Return the query of `hold_job` for the job of a condition: its number and how many iterations are open."""
+    query = select(JOBS.c.number, JOBS.c.num_open).where(condition, JOBS.c.name.is_not(None))
+    return query.with_for_update(key_share=True)
 
 
 def profiles_named(spec: bytes) -> tuple[str, ...]:
