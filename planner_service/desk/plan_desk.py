@@ -1,7 +1,7 @@
 """Where a request becomes a plan: look it up, or let a solver find it and keep it."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -18,10 +18,11 @@ from planner_service.tracing import note, span
 
 @dataclass(frozen=True)
 class Answer:
-    """A plan's stored bytes, and whether they were known before."""
+    """A plan's bytes, whether they were known before, and whether they are in the store."""
 
     row: PlanRow
     was_known: bool
+    is_kept: bool
 
 
 class PlanDesk:
@@ -47,7 +48,14 @@ class PlanDesk:
         self._log = structlog.get_logger("hydraulis.plans")
 
     async def plan(self, request: PlanRequest, *, tenant: str = "") -> Answer:
-        """Return the request's plan.
+        """Return the request's plan, which is kept; see `find`."""
+        answer = await self.find(request, tenant=tenant)
+        if answer.is_kept:
+            return answer
+        return replace(answer, row=await asyncio.to_thread(self._store.plans.put, answer.row), is_kept=True)
+
+    async def find(self, request: PlanRequest, *, tenant: str = "") -> Answer:
+        """Return the request's plan; one that is new is left to the caller to keep.
 
         Parameters
         ----------
@@ -67,16 +75,15 @@ class PlanDesk:
     async def _answer(self, request: PlanRequest, tenant: str) -> Answer:
         profiles = tuple([await self._catalog.profile_of(pool) for pool in request.pools])
         asked = canonical_request(request)
-        key = await asyncio.to_thread(request_key, asked, profiles, self._planner_version)
-        known = await asyncio.to_thread(self._store.plans.of_request, key)
+        key, known = await asyncio.to_thread(self._look_up, asked, profiles)
         if known is not None:
             self._metrics.cache_hits.inc()
-            return Answer(known, was_known=True)
+            return Answer(known, was_known=True, is_kept=True)
         is_shared = self._flights.is_flying(key)
         row = await self._flights.join(key, lambda: self._find(key, asked, profiles, tenant))
         if is_shared:
             self._metrics.cache_hits.inc()
-        return Answer(row, was_known=is_shared)
+        return Answer(row, was_known=is_shared, is_kept=False)
 
     async def plan_with_digest(self, digest: str) -> PlanRow:
         """Return the stored plan with this digest.
@@ -122,6 +129,10 @@ class PlanDesk:
                 digest=digest[:100],
             )
 
+    def _look_up(self, asked: PlanRequest, profiles: tuple[Profile, ...]) -> tuple[str, PlanRow | None]:
+        key = request_key(asked, profiles, self._planner_version)
+        return key, self._store.plans.of_request(key)
+
     async def _find(self, key: str, request: PlanRequest, profiles: tuple[Profile, ...], tenant: str) -> PlanRow:
         try:
             solved = await self._pool.solve(request, profiles, tenant=tenant)
@@ -142,4 +153,4 @@ class PlanDesk:
             gap=plan.gap,
             cut_by_wall_clock=plan.cut_by_wall_clock,
         )
-        return await asyncio.to_thread(self._store.plans.put, PlanRow(key, plan.digest, plan.body))
+        return PlanRow(key, plan.digest, plan.body)

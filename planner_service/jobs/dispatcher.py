@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 from pydantic import ValidationError
 
-from planner_client.contract import FaultCode, SourceBatch, request_for
+from planner_client.contract import FaultCode, JobSpec, PlanRequest, SourceBatch, request_for
 from planner_service.core.faults import PlanningFault
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
@@ -18,11 +18,14 @@ from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
 from planner_service.jobs.lateness import LATE, UsualTime
 from planner_service.jobs.waiters import Waiters
-from planner_service.store import Claim, PlanRow, Store, StoreUnavailable
+from planner_service.store import Claim, PlanRow, PlanStands, Store, StoreUnavailable
 from planner_service.tracing import begin
 
 POLL_S = 1.0
 """How often a service looks for due iterations by itself: those of a service that died, and where no notice came."""
+
+LATE_POLL_S = 0.25
+"""How often at most a service looks for iterations to give up."""
 
 SOONEST_S = 0.01
 """Shortest pause between two looks, where others hold what could be done next."""
@@ -77,6 +80,7 @@ class Dispatcher:
         self._limits = limits
         self._owner = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self._usual = UsualTime()
+        self._looks_for_late_at = 0.0
         self._working: set[asyncio.Task[None]] = set()
         self._loop_task: asyncio.Task[None] | None = None
         self._log = structlog.get_logger("hydraulis.jobs")
@@ -101,7 +105,8 @@ class Dispatcher:
             pause_s = POLL_S
             self._waiters.due.clear()
             try:
-                await self._give_up_late()
+                if time.monotonic() >= self._looks_for_late_at:
+                    await self._give_up_late()
                 pause_s = await self._take_up()
             except StoreUnavailable as failure:
                 self._log.error("store_unavailable", detail=str(failure))
@@ -117,6 +122,7 @@ class Dispatcher:
 
     async def _give_up_late(self) -> None:
         """Leave alone what nobody can be helped with any more."""
+        self._looks_for_late_at = time.monotonic() + LATE_POLL_S
         while num := await asyncio.to_thread(self._store.jobs.give_up_late, LATE):
             for _ in range(num):
                 self._metrics.observe_iteration("too late", is_overdue=False, code=FaultCode.PLAN_TOO_LATE)
@@ -179,9 +185,8 @@ class Dispatcher:
         spec = spec_of(claim.spec)
         if claim.is_overdue and spec.missing_sources == "refuse":
             raise sources_missing(spec, claim.iteration, claim.batches)
-        batches = await asyncio.to_thread(_read_batches, claim)
         try:
-            request = await asyncio.to_thread(request_for, spec, claim.iteration, batches)
+            request = await asyncio.to_thread(_request_of, spec, claim)
         except ValidationError as unfit:
             message = unfit.errors(include_url=False, include_context=False)[0]["msg"]
             raise PlanningFault(
@@ -189,7 +194,7 @@ class Dispatcher:
                 f"what the sources reported cannot be planned together: {message}",
                 "correct what the sources report",
             ) from unfit
-        return (await self._desk.plan(request, tenant=f"job {claim.job}")).row
+        return (await self._desk.find(request, tenant=f"job {claim.job}")).row
 
     async def _settle(
         self, claim: Claim, solving: "asyncio.Task[PlanRow]", log: "structlog.stdlib.BoundLogger"
@@ -213,10 +218,19 @@ class Dispatcher:
             log.exception("iteration_failed_unexpectedly")
             await self._fail(claim, unexpected(f"{claim.job}/{claim.iteration}"), log)
         else:
-            summary = await asyncio.to_thread(summary_of_plan, row.body)
-            await asyncio.to_thread(self._store.jobs.finish, claim, row, summary)
+            row = await asyncio.to_thread(self._finish, claim, row)
             self._metrics.observe_iteration("planned", is_overdue=claim.is_overdue)
             log.info("iteration_planned", digest=row.digest, is_overdue=claim.is_overdue)
+
+    def _finish(self, claim: Claim, row: PlanRow) -> PlanRow:
+        """Keep a plan with its iteration; return the one that is kept, where another service found one, too."""
+        while True:
+            try:
+                self._store.jobs.finish(claim, row, summary_of_plan(row.body))
+            except PlanStands as other:
+                row = other.row
+            else:
+                return row
 
     async def _fail(self, claim: Claim, fault: PlanningFault, log: "structlog.stdlib.BoundLogger") -> None:
         problem = problem_document(fault, request_id=f"{claim.job}/{claim.iteration}")
@@ -241,5 +255,6 @@ class Dispatcher:
                 self._log.error("lease_not_renewed", job=claim.job, iteration=claim.iteration, detail=str(failure))
 
 
-def _read_batches(claim: Claim) -> dict[str, SourceBatch]:
-    return {source: SourceBatch.model_validate_json(body) for source, body in claim.batches.items()}
+def _request_of(spec: JobSpec, claim: Claim) -> PlanRequest:
+    batches = {source: SourceBatch.model_validate_json(body) for source, body in claim.batches.items()}
+    return request_for(spec, claim.iteration, batches)

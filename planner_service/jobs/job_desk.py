@@ -259,25 +259,27 @@ class JobDesk:
         return [IterationTimings.model_validate_json(body) for body in bodies]
 
     async def _finished(self, name: str, iteration: int) -> PlanRow | None:
-        row = await asyncio.to_thread(self._jobs.iteration, name, iteration)
+        row, plan = await asyncio.to_thread(self._planned, name, iteration)
         if row is None:
             # A job deleted while somebody waits has no iterations any more, and never will.
             await self._row(name)
             return None
         if row.problem is not None:
             raise fault_of(row.problem)
-        if row.request_key is None:
-            return None
-        return await asyncio.to_thread(self._store.plans.of_request, row.request_key)
+        return plan
 
     async def _plan_row(self, name: str, iteration: int) -> PlanRow:
-        row = await asyncio.to_thread(self._jobs.iteration, name, iteration)
-        found = None
-        if row is not None and row.request_key is not None:
-            found = await asyncio.to_thread(self._store.plans.of_request, row.request_key)
+        _, found = await asyncio.to_thread(self._planned, name, iteration)
         if found is None:
             raise _no_plan(name, iteration)
         return found
+
+    def _planned(self, name: str, iteration: int) -> tuple[IterationRow | None, PlanRow | None]:
+        """Return an iteration, and its plan if it has one."""
+        row = self._jobs.iteration(name, iteration)
+        if row is None or row.request_key is None:
+            return row, None
+        return row, self._store.plans.of_request(row.request_key)
 
     async def _reported(self, row: IterationRow) -> Collection[str]:
         return frozenset(await asyncio.to_thread(self._jobs.sources, row.job, row.iteration))

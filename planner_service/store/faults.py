@@ -1,5 +1,7 @@
 """What a store can run into."""
 
+from planner_service.store.plan_store import PlanRow
+
 
 class StoreUnavailable(Exception):  # noqa: N818 - names the state the caller finds the store in
     """The store cannot be opened, read or written; the message says which one, why, and what to do."""
@@ -47,6 +49,20 @@ class IterationClosed(Exception):  # noqa: N818 - names what the caller ran into
     def __init__(self, source: str) -> None:
         super().__init__(source)
         self.source = source
+
+
+class PlanStands(Exception):  # noqa: N818 - names what the caller ran into
+    """The request of an iteration has another plan already, which holds.
+
+    Attributes
+    ----------
+    row
+        That plan.
+    """
+
+    def __init__(self, row: PlanRow) -> None:
+        super().__init__(row)
+        self.row = row
 
 
 class TooManyOpen(Exception):  # noqa: N818 - names what the caller ran into

@@ -271,13 +271,18 @@ class JobStore(ABC):
     def finish(self, claim: Claim, plan: PlanRow, summary: bytes) -> IterationRow | None:
         """Store an iteration's plan, unless it is finished already, and tell listeners.
 
-        The plan is put as `PlanStore.put` does, in the same transaction. Whoever comes first wins, owner or not: a
-        plan that was found is not lost because a lease ended.
+        The plan is put in the same transaction. Whoever comes first wins, owner or not: a plan that was found is not
+        lost because a lease ended.
 
         Returns
         -------
         IterationRow or None
             What the iteration is now; None if it was deleted meanwhile.
+
+        Raises
+        ------
+        PlanStands
+            If the request has another plan, whose summary is another one, too; nothing is stored.
         """
 
     @abstractmethod

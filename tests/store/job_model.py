@@ -168,7 +168,9 @@ class JobModel:
         if not self.is_there(held):
             return None
         if not held.iteration.is_final:
-            self.plans.setdefault(plan.request_key, (plan, self.now))
+            stands, _ = self.plans.setdefault(plan.request_key, (plan, self.now))
+            if stands != plan:
+                refuse("PlanStands", stands)
             held.iteration.settle("planned", self.now)
             held.iteration.request_key, held.iteration.summary = plan.request_key, summary
         return self.row(held.claim.job, held.claim.iteration)

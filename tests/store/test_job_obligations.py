@@ -15,6 +15,7 @@ from planner_service.store import (
     JobRow,
     JobUnknown,
     PlanRow,
+    PlanStands,
     ReportTerms,
     Store,
     TooManyOpen,
@@ -382,7 +383,16 @@ def test_whoever_finishes_first_wins_owner_or_not(store: Store) -> None:
 def test_a_plan_that_is_known_is_named_and_stays(store: Store) -> None:
     store.plans.put(PLAN)
     due(store, "job", 0)
-    store.jobs.finish(claimed(store), PlanRow("sha256:k", "sha256:else", b"else"), b"{}")
+    claim = claimed(store)
+    with pytest.raises(PlanStands) as stands:
+        store.jobs.finish(claim, PlanRow("sha256:k", "sha256:else", b"else"), b"else")
+    assert stands.value.row == PLAN
+    row = store.jobs.iteration("job", 0)
+    assert row is not None
+    assert (row.state, row.summary) == ("solving", None)
+    row = store.jobs.finish(claim, stands.value.row, b"{}")
+    assert row is not None
+    assert (row.request_key, row.summary) == ("sha256:k", b"{}")
     assert store.plans.of_request("sha256:k") == PLAN
 
 

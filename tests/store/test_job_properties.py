@@ -40,6 +40,7 @@ from planner_service.store import (
     JobRow,
     JobUnknown,
     PlanRow,
+    PlanStands,
     ReportTerms,
     SqlStore,
     TooManyOpen,
@@ -65,7 +66,7 @@ SELDOM = st.integers(0, 3).map(lambda drawn: drawn == 3)
 WHICH = st.integers(0, 5)
 """Which of the claims so far, counted from the last."""
 
-FAULTS = (JobConflict, JobUnknown, BatchConflict, IterationClosed, TooManyOpen)
+FAULTS = (JobConflict, JobUnknown, BatchConflict, IterationClosed, PlanStands, TooManyOpen)
 
 
 class Ground(Protocol):

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, exists, func, or_, select, update
 
+from planner_service.store.faults import PlanStands
 from planner_service.store.interface import IterationChanged
 from planner_service.store.job_store import Claim, IterationRow
 from planner_service.store.plan_store import PlanRow
@@ -106,7 +107,9 @@ def finish(transaction: Transaction, claim: Claim, plan: PlanRow, summary: bytes
     row = _hold(transaction, claim)
     if row is None or row.state in FINAL:
         return None if row is None else iteration_row(row)
-    put_plan(transaction, plan)
+    stands = put_plan(transaction, plan)
+    if stands != plan:
+        raise PlanStands(stands)
     return _settle(transaction, row, state="planned", request_key=plan.request_key, summary=summary)
 
 
