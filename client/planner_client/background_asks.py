@@ -170,7 +170,8 @@ class BackgroundAsks:
             self._breaker = self._breaker.failed(asked.ticket, time.monotonic(), retry_after_s)
         after = self._breaker.state
         if before != after:
-            level = logging.INFO if after == "closed" else logging.WARNING
+            # Said once when it begins; probes that fail later say nothing new.
+            level = logging.WARNING if before == "closed" else logging.INFO
             said = (
                 "answers in time again"
                 if after == "closed"

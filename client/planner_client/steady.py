@@ -85,6 +85,7 @@ class SteadyPlanner:
         self._is_closed = False
         self._num_by: dict[Origin, int] = {"service": 0, "fallback": 0}
         self._num_late = 0
+        self._last_origin: Origin = "service"
         self._ms_per_sequence = FALLBACK_MS_PER_SEQUENCE
 
     def __enter__(self) -> Self:
@@ -217,10 +218,18 @@ class SteadyPlanner:
     ) -> SteadyPlan:
         entry.decided = SteadyPlan(plan, origin, 1000 * (time.monotonic() - began), reason)
         self._num_by[origin] += 1
-        if reason is not None:
-            _log.warning("iteration %d runs by a plan made without the planner: %s", entry.asked.iteration, reason)
+        self._say(entry.asked.iteration, origin, reason)
         self._changed.notify_all()
         return entry.decided
+
+    def _say(self, iteration: int, origin: Origin, reason: str | None) -> None:
+        """Warn where plans turn to fallbacks and where they return; an outage may last thousands of iterations."""
+        has_turned, self._last_origin = origin != self._last_origin, origin
+        if origin == "fallback":
+            level = logging.WARNING if has_turned else logging.INFO
+            _log.log(level, "iteration %d runs by a plan made without the planner: %s", iteration, reason)
+        elif has_turned:
+            _log.warning("iteration %d runs by a plan of the planner's again", iteration)
 
     def _why_not(self, entry: _Announced, limit_s: float) -> str:
         if entry.asked.failure is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parents[1]
 # Real ranks, real servers and hand-made plans are shared with the tests they come from; spawned ranks inherit the path.
-sys.path[:0] = [str(TESTS / name) for name in ("executor", "service", "sequences")]
+sys.path[:0] = [str(TESTS / name) for name in ("executor", "service", "sequences", "client")]
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import pytest
 from plan_factory import make_plan
 from rich.console import Console
 
-from worker_agent.trainer.metrics import IterationMetrics
+from worker_agent.trainer.metrics import IterationMetrics, PlanOrigin
 from worker_agent.trainer.reporting import Reporter
 from worker_agent.trainer.settings import ReportSettings
 from worker_agent.trainer.stop_signal import stop_wish
 
 
-def metrics(iteration: int = 0) -> IterationMetrics:
+def metrics(iteration: int = 0, origin: PlanOrigin = "service") -> IterationMetrics:
     return IterationMetrics.of_plan(
         make_plan([[[("rank-0", 5, 1), ("rank-0", 3, 1)]]]),
         iteration=iteration,
@@ -25,6 +25,7 @@ def metrics(iteration: int = 0) -> IterationMetrics:
         grad_norm=0.5,
         wall_ms=200.0,
         compute_ms=[90.0, 150.0],
+        plan_origin=origin,
         fetch_ms=10.0,
         waited_ms=1.0,
     )
@@ -58,6 +59,8 @@ def test_people_read_one_line_an_iteration() -> None:
     reporter.report(metrics(1))
     reporter.close()
     assert out.getvalue().startswith("iteration 2/4  loss 2.5000  ")
+    assert "made without" not in out.getvalue()
+    assert "made without the planner, waited 1 ms" in metrics(1, "fallback").as_text(4)
     assert "gradient norm 0.5" in out.getvalue()
     assert len(out.getvalue().splitlines()) == 1
 

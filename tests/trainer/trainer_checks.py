@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from group_checks import check_in_groups, fault_of
-from training_runs import NUM_ITERATIONS, PROFILE, dataset, in_turn, only_checkpoint, train, trainer
+from training_runs import NUM_ITERATIONS, dataset, in_turn, only_checkpoint, train, trainer
 
 from worker_agent.trainer.faults import TrainingStopped
 from worker_agent.trainer.metrics import IterationMetrics
@@ -76,7 +76,7 @@ def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
     dist.barrier()
     resumed = train(STAGES, TENSOR, checkpoints=CheckpointSettings(folder / "resumed", resume="required"))
     explosive = OptimizerSettings(learning_rate=1e300, max_norm=None)
-    away = {"planner_url": "http://127.0.0.1:9", "profile": PROFILE, "plan_timeout_s": 1.0}
+    away = {"planner_url": "http://127.0.0.1:9", "profile": "known-there-alone", "plan_timeout_s": 1.0}
     bad = [*dataset(), torch.tensor([99, 1])]
     return {
         "resumed": resumed,

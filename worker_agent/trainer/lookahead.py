@@ -10,7 +10,8 @@ from worker_agent.trainer.loader import BatchLoader, GlobalBatch
 from worker_agent.trainer.planning import PlanFeed, RunPlan, announced
 
 ITERATIONS_AHEAD = 2
-"""Batches read ahead: the plan of the later one is made while the sequences of the nearer one travel."""
+"""Batches read ahead, unless told otherwise: the plan of the later one is made while the sequences of the nearer one
+travel."""
 
 
 @dataclass
@@ -37,15 +38,23 @@ class Lookahead:
         Prepares iterations whose plans are there.
     is_over
         Whether a run ends before an iteration, given its number and the epoch that the batch before it ended in.
+    window
+        Batches that are read, and whose plans are asked for, ahead of the one that runs.
     """
 
     def __init__(
-        self, loader: BatchLoader, feed: PlanFeed, runner: IterationRunner, is_over: Callable[[int, int], bool]
+        self,
+        loader: BatchLoader,
+        feed: PlanFeed,
+        runner: IterationRunner,
+        is_over: Callable[[int, int], bool],
+        window: int = ITERATIONS_AHEAD,
     ) -> None:
         self._loader = loader
         self._feed = feed
         self._runner = runner
         self._is_over = is_over
+        self._window = window
         self._coming: deque[_Coming] = deque()
 
     def take(self, iteration: int) -> tuple[GlobalBatch, RunPlan]:
@@ -75,7 +84,7 @@ class Lookahead:
             self._prepare(self._coming[0])
         last = self._coming[-1] if self._coming else own
         # Behind a batch that could not be read nothing is: the run ends there.
-        while len(self._coming) < ITERATIONS_AHEAD and last.batch is not None:
+        while len(self._coming) < self._window and last.batch is not None:
             if self._is_over(last.iteration + 1, last.batch.after.epoch):
                 break
             last = self._read(last.iteration + 1)

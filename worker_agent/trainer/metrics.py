@@ -3,9 +3,12 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Literal, Self
 
 from planner_client.contract import Plan
+
+PlanOrigin = Literal["service", "fallback", "own"]
+"""Where a plan came from: the planner service, rank 0 without it in time, or the run's own ``plans=``."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class IterationMetrics:
     plan_digest
         The plan's digest.
     solved_by
-        Who made the plan.
+        What found the plan.
+    plan_origin
+        Where the plan came from: ``service``, ``fallback`` (made without the service, which gave none in time), or
+        ``own`` (``plans=``).
     predicted_ms
         The plan's simulated time of the iteration, synchronisation included.
     gap
@@ -51,7 +57,7 @@ class IterationMetrics:
     fetch_ms
         From asking for the plan to having it.
     waited_ms
-        How much of ``fetch_ms`` training waited for; the rest was hidden behind the iteration before.
+        How long training waited for the plan; the rest of ``fetch_ms`` was hidden behind iterations before.
     evaluation_loss
         Mean token loss (nats) on the evaluation data after this iteration, where it was evaluated.
     """
@@ -71,6 +77,7 @@ class IterationMetrics:
     strategy: str
     plan_digest: str
     solved_by: str
+    plan_origin: PlanOrigin
     predicted_ms: float
     gap: float | None
     planning_ms: float
@@ -90,6 +97,7 @@ class IterationMetrics:
         grad_norm: float | None,
         wall_ms: float,
         compute_ms: Sequence[float],
+        plan_origin: PlanOrigin,
         fetch_ms: float,
         waited_ms: float,
     ) -> Self:
@@ -111,6 +119,7 @@ class IterationMetrics:
             strategy=plan.strategy,
             plan_digest=plan.digest,
             solved_by=plan.solved_by,
+            plan_origin=plan_origin,
             predicted_ms=plan.simulated_ms + plan.sync_ms,
             gap=plan.gap,
             planning_ms=plan.planning_ms,
@@ -133,7 +142,8 @@ class IterationMetrics:
         ]
         if self.grad_norm is not None:
             parts.append(f"gradient norm {self.grad_norm:.3g}")
-        parts += [f"slowest/mean {self.balance:.2f}", f"plan {self.strategy}, waited {self.waited_ms:.0f} ms"]
+        maker = " made without the planner" if self.plan_origin == "fallback" else ""
+        parts += [f"slowest/mean {self.balance:.2f}", f"plan {self.strategy}{maker}, waited {self.waited_ms:.0f} ms"]
         if self.evaluation_loss is not None:
             parts.append(f"evaluation loss {self.evaluation_loss:.4f}")
         return "  ".join(parts)

@@ -1,25 +1,25 @@
 """Plans for a run: asked on one rank while the iteration before computes, then shared with all."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import torch.distributed as dist
 
-from planner_client.client import ANSWER_MARGIN_S, PlannerClient
-from planner_client.contract import Plan, PlanOptions, PlanRequest, Profile, ReplicaGroup
-from planner_client.errors import HydraulisError, RequestRefused
+from planner_client.contract import Plan, PlanOptions, Profile, ReplicaGroup, ReplicaTiming
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.collectives import Group
-from worker_agent.prefetch import PlanPrefetcher
+from worker_agent.executor.measure import gather_timings
+from worker_agent.prefetch import FetchedPlan, PlanPrefetcher
 from worker_agent.trainer.faults import NoPlan
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
+from worker_agent.trainer.metrics import PlanOrigin
+from worker_agent.trainer.service_plans import LengthsBySource, ServicePlans
 from worker_agent.trainer.settings import PlannerSettings, refuse_no_duration
-
-LengthsBySource = Mapping[str, Sequence[int]]
-"""Lengths (tokens) of one global batch by source, in the order held."""
+from worker_agent.trainer.settled import settled
 
 MakePlan = Callable[[LengthsBySource], Plan]
 """Makes the plan of one global batch."""
@@ -60,8 +60,11 @@ class OwnPlans:
     def __post_init__(self) -> None:
         refuse_no_duration(plan_timeout_s=self.timeout_s)
 
+    def close(self) -> None:
+        """Do nothing: the function is its owner's."""
 
-Planner = PlannerSettings | OwnPlans
+
+Planner = ServicePlans | OwnPlans
 """Who makes a run's plans."""
 
 
@@ -73,6 +76,8 @@ class RunPlan:
     ----------
     plan
         The plan, the same on every rank.
+    origin
+        Where it came from.
     fetch_ms
         From asking for it to having it; 0 on ranks that did not ask.
     waited_ms
@@ -80,46 +85,24 @@ class RunPlan:
     """
 
     plan: Plan
+    origin: PlanOrigin
     fetch_ms: float = 0.0
     waited_ms: float = 0.0
 
 
-def plan_request(
-    settings: PlannerSettings, lengths: LengthsBySource, num_ranks: int, iteration: int | None
-) -> PlanRequest:
-    """Return what the planner is asked for one global batch.
-
-    Raises
-    ------
-    ValueError
-        If the settings have no profile.
-    """
-    return PlanRequest(
-        profile=settings.profile,
-        num_gpus=num_ranks,
-        strategies=settings.candidates(),
-        iteration=iteration,
-        lengths={source: list(held) for source, held in lengths.items()},
-        options=settings.options,
-    )
-
-
-def plan_timeout_s(planner: Planner) -> float:
-    """Return how long a run waits for one plan (s)."""
-    if isinstance(planner, OwnPlans):
-        return planner.timeout_s
-    if planner.timeout_s is not None:
-        return planner.timeout_s
-    return planner.options.deadline_ms / 1000.0 + ANSWER_MARGIN_S
-
-
-def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about planning, and how long ranks wait
+def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, and how long ranks wait
     url: str | None,
     plans: MakePlan | None,
-    profile: Profile | str | None,
-    strategies: Sequence[str | Sequence[ReplicaGroup]],
-    options: PlanOptions | None,
-    timeout_s: float | None,
+    *,
+    profile: Profile | str | None = None,
+    strategies: Sequence[str | Sequence[ReplicaGroup]] = (),
+    options: PlanOptions | None = None,
+    timeout_s: float | None = None,
+    token: str | None = None,
+    ca_file: Path | str | None = None,
+    job: str | None = None,
+    window: int = 2,
+    folder: Path | None = None,
     collective_timeout_s: float,
 ) -> Planner:
     """Return who makes a run's plans.
@@ -127,7 +110,7 @@ def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about p
     Raises
     ------
     ValueError
-        If nobody does, two do, a time is not positive, or ranks would give up waiting before a plan is overdue.
+        If nobody does, two do, an argument cannot be used, or ranks would give up waiting before a plan is overdue.
     """
     refuse_no_duration(collective_timeout_s=collective_timeout_s)
     if (url is None) == (plans is None):
@@ -138,17 +121,78 @@ def planner_of(  # noqa: PLR0913, PLR0917 - what the run's owner may say about p
         )
     planner: Planner
     if plans is not None:
+        if job is not None:
+            raise ValueError(f"job {job!r} is registered with a planner, and plans= needs none; give planner_url=")
         planner = OwnPlans(plans, OWN_PLANS_TIMEOUT_S if timeout_s is None else timeout_s)
     else:
         candidates = tuple(strategy if isinstance(strategy, str) else tuple(strategy) for strategy in strategies)
-        planner = PlannerSettings(str(url), profile, candidates, options or PlanOptions(), timeout_s)
-    longest_s = GRACE * plan_timeout_s(planner)
+        settings = PlannerSettings(
+            str(url), profile, candidates, options or PlanOptions(), timeout_s, token, ca_file, job, window
+        )
+        planner = ServicePlans(settings, folder)
+    longest_s = GRACE * planner.timeout_s
     if longest_s >= collective_timeout_s:
         raise ValueError(
             f"a plan may take {longest_s:g} s but ranks wait for one another for {collective_timeout_s:g} s only; "
             "raise collective_timeout_s or lower plan_timeout_s"
         )
     return planner
+
+
+class _OwnFeed:
+    """Plans that a function makes, on a thread of its own."""
+
+    def __init__(self, plans: OwnPlans) -> None:
+        self._plans = plans
+        self._lengths: dict[int, LengthsBySource] = {}
+        self._prefetcher = PlanPrefetcher(self._fetch, timeout_s=GRACE * plans.timeout_s)
+
+    def announce(self, iteration: int, lengths: LengthsBySource) -> None:
+        self._lengths[iteration] = lengths
+        self._prefetcher.start(iteration)
+
+    def take(self, iteration: int) -> FetchedPlan:
+        try:
+            return self._prefetcher.take(iteration)
+        finally:
+            self._lengths.pop(iteration, None)
+
+    def close(self) -> None:
+        self._prefetcher.close()
+
+    def _fetch(self, iteration: int) -> Plan:
+        with self._plans.busy:
+            return _own_plan(self._plans.make, self._lengths[iteration])
+
+
+class _ServiceFeed:
+    """Plans of a planner service; training and evaluation each have a feed on the same service."""
+
+    def __init__(self, plans: ServicePlans, num_ranks: int, *, numbered: bool) -> None:
+        self._plans = plans
+        self._numbered = numbered
+        self._numbers: dict[int, int] = {}
+        self._unannounced: dict[int, ValueError] = {}
+        plans.open(num_ranks)
+        if numbered:
+            plans.forget()
+
+    def announce(self, iteration: int, lengths: LengthsBySource) -> None:
+        number = iteration if self._numbered else self._plans.number_for_evaluation()
+        self._numbers[iteration] = number
+        try:
+            self._plans.announce(number, lengths)
+        except ValueError as unfit:
+            self._unannounced[iteration] = unfit
+
+    def take(self, iteration: int) -> FetchedPlan:
+        unfit = self._unannounced.pop(iteration, None)
+        if unfit is not None:
+            raise NoPlan(f"the batch of iteration {iteration} cannot be planned: {unfit}") from unfit
+        return self._plans.take(self._numbers.pop(iteration, iteration))
+
+    def close(self) -> None:
+        """Leave the service open: it goes on for the next feed."""
 
 
 class PlanFeed:
@@ -161,38 +205,38 @@ class PlanFeed:
     group
         The process group; by default all ranks.
     numbered
-        Whether plans carry the iteration's number.
+        Whether plans carry the iteration's number, as those of training do.
 
     Raises
     ------
-    ValueError
-        If the planner's address cannot be read.
+    worker_agent.executor.faults.IterationFailed
+        On every rank, if rank 0 cannot make ready to ask: its token or certificates cannot be used.
     """
 
     def __init__(self, planner: Planner, *, group: Group = None, numbered: bool = True) -> None:
         self._planner = planner
         self._group = group
-        self._numbered = numbered
-        self._num_ranks = dist.get_world_size(group)
-        self._lengths: dict[int, LengthsBySource] = {}
-        # Every rank reads the address, so that a bad one is an error on all of them.
-        self._client = PlannerClient(planner.url) if isinstance(planner, PlannerSettings) else None
-        self._prefetcher = PlanPrefetcher(self._fetch, timeout_s=GRACE * plan_timeout_s(planner))
         self._decides = dist.get_rank(group) == DECIDER
+        self._source: _OwnFeed | _ServiceFeed | None = None
+        with settled("opening the planner", group):
+            if self._decides:
+                self._source = (
+                    _OwnFeed(planner)
+                    if isinstance(planner, OwnPlans)
+                    else _ServiceFeed(planner, dist.get_world_size(group), numbered=numbered)
+                )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._prefetcher.close()
-        if self._client is not None:
-            self._client.close()
+        if self._source is not None:
+            self._source.close()
 
     def announce(self, iteration: int, lengths: LengthsBySource) -> None:
         """Begin to fetch the plan of an iteration in the background."""
-        if self._decides:
-            self._lengths[iteration] = lengths
-            self._prefetcher.start(iteration)
+        if self._source is not None:
+            self._source.announce(iteration, lengths)
 
     def take(self, iteration: int) -> RunPlan:
         """Return the plan of an announced iteration; a collective that every rank of the group calls.
@@ -204,34 +248,45 @@ class PlanFeed:
         worker_agent.executor.faults.RankLost
             If a rank died or did not arrive within the group's timeout.
         """
-        if not self._decides:
-            return RunPlan(share_plan(group=self._group, decider=DECIDER))
+        if self._source is None:
+            plan = share_plan(group=self._group, decider=DECIDER)
+            return RunPlan(plan, self._origin(plan))
         try:
-            fetched = self._prefetcher.take(iteration)
+            fetched = self._source.take(iteration)
         except Exception as fault:  # noqa: BLE001 - whatever kept the plan away is every rank's fault
-            return RunPlan(share_plan(fault, group=self._group, decider=DECIDER))
-        finally:
-            self._lengths.pop(iteration, None)
+            plan = share_plan(fault, group=self._group, decider=DECIDER)
+            return RunPlan(plan, self._origin(plan))
         plan = share_plan(fetched.plan, group=self._group, decider=DECIDER)
-        return RunPlan(plan, fetched.fetch_ms, fetched.waited_ms)
+        return RunPlan(plan, self._origin(plan), fetched.fetch_ms, fetched.waited_ms)
 
-    def _fetch(self, iteration: int) -> Plan:
-        lengths, settings = self._lengths[iteration], self._planner
-        if isinstance(settings, OwnPlans):
-            with settings.busy:
-                return _own_plan(settings.make, lengths)
-        if self._client is None:
-            raise NoPlan(f"the client of {settings.url} is closed; build a new PlanFeed")
-        request = plan_request(settings, lengths, self._num_ranks, iteration if self._numbered else None)
-        try:
-            return self._client.plan(request, timeout_s=plan_timeout_s(settings))
-        except RequestRefused as refused:
-            raise NoPlan(f"the planner at {settings.url} refused to plan: {refused}") from refused
-        except HydraulisError as fault:
-            raise NoPlan(
-                f"the planner at {settings.url} gave no plan: {fault}; see whether `hydraulis serve` runs there and "
-                "is ready (/readyz), or train with plans=, a function that makes plans without it"
-            ) from fault
+    def report(self, iteration: int, plan: Plan, timing: ReplicaTiming | None) -> None:
+        """Give a job what ranks measured; a collective that every rank of the group calls.
+
+        Parameters
+        ----------
+        iteration
+            The iteration that was run.
+        plan
+            Its plan.
+        timing
+            What this rank measured; None if it was idle.
+
+        Raises
+        ------
+        worker_agent.executor.faults.RankLost
+            If a rank died or did not arrive within the group's timeout.
+        """
+        planner = self._planner
+        if isinstance(planner, OwnPlans) or planner.settings.job is None:
+            return
+        timings = gather_timings(plan, timing, iteration=iteration, group=self._group)
+        if self._decides and timings is not None:
+            planner.report(timings)
+
+    def _origin(self, plan: Plan) -> PlanOrigin:
+        if isinstance(self._planner, OwnPlans):
+            return "own"
+        return "fallback" if plan.solved_by == "fallback" else "service"
 
 
 def _own_plan(make: MakePlan, lengths: LengthsBySource) -> Plan:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
+from planner_client.address import bearer, checked_address
 from planner_client.contract import PlanOptions, Profile, ReplicaGroup, parse_strategy
+from planner_client.contract.scalars import JobName
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 
 Decay = Literal["constant", "linear", "cosine"]
 Resume = Literal["newest", "never", "required"]
+
+_JOB_NAME = TypeAdapter(JobName)
 
 _SEEDS_END = 2**63
 """What generators of torch and of NumPy both take."""
@@ -50,6 +56,15 @@ def refuse_bad_seed(seed: int) -> None:
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS_END:
         raise ValueError(f"seed is {seed!r}; give a whole number from 0 to {_SEEDS_END - 1}")
+
+
+def _refuse_bad_job(name: str) -> None:
+    try:
+        _JOB_NAME.validate_python(name)
+    except ValidationError:
+        raise ValueError(
+            f"job is {name!r}; give at most 128 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -292,12 +307,21 @@ class PlannerSettings:
     options
         Constraints of the plan and of the search for it.
     timeout_s
-        Most time to wait for one plan; by default the options' deadline and 15 s.
+        Most time that training waits for one plan; by default the options' deadline and 15 s.
+    token
+        Sent to the planner; by default what ``HYDRAULIS_TOKEN`` holds on the rank that asks.
+    ca_file
+        Certificates (PEM) to trust instead of the public ones; by default what ``HYDRAULIS_CA_FILE`` names there.
+    job
+        Name of the job that the run is registered as; without one, each plan is asked for by itself.
+    window
+        Iterations whose plans are asked for ahead of time.
 
     Raises
     ------
     ValueError
-        If a strategy cannot be read, or the profile is missing.
+        If the address, a strategy, the token or the job's name cannot be read, a number is out of range, or the
+        profile is missing.
     """
 
     url: str
@@ -305,8 +329,15 @@ class PlannerSettings:
     strategies: tuple[str | tuple[ReplicaGroup, ...], ...] = ()
     options: PlanOptions = field(default_factory=PlanOptions)
     timeout_s: float | None = None
+    token: str | None = field(default=None, repr=False)
+    ca_file: Path | str | None = None
+    job: str | None = None
+    window: int = 2
 
     def __post_init__(self) -> None:
+        checked_address(self.url)
+        bearer(self.token)
+        _refuse_below(1, plan_window=self.window)
         if self.profile is None:
             raise ValueError(
                 f"planner {self.url} needs to know what the model costs; give profile, the name of one it has "
@@ -314,6 +345,8 @@ class PlannerSettings:
             )
         if self.timeout_s is not None:
             refuse_no_duration(plan_timeout_s=self.timeout_s)
+        if self.job is not None:
+            _refuse_bad_job(self.job)
         self.candidates()
 
     def candidates(self) -> list[list[ReplicaGroup]]:

@@ -25,7 +25,7 @@ from worker_agent.trainer.evaluation import mean_token_loss
 from worker_agent.trainer.faults import CheckpointRefused
 from worker_agent.trainer.hugging_face import read_config, read_weights, write_model
 from worker_agent.trainer.loader import BatchLoader
-from worker_agent.trainer.lookahead import Lookahead
+from worker_agent.trainer.lookahead import ITERATIONS_AHEAD, Lookahead
 from worker_agent.trainer.metrics import IterationMetrics
 from worker_agent.trainer.optimizer import (
     make_optimizer,
@@ -71,9 +71,17 @@ class Trainer:
         When the run ends, whichever comes first; a resumed run counts on.
     tokens_per_iteration, sequences_per_iteration
         Most tokens, and most sequences, of a global batch.
-    planner_url, profile, strategies, plan_options, plan_timeout_s
+    planner_url, profile, strategies, plan_options
         The planner to ask, what the model costs (a profile's name, or a profile), candidate strategies such as
-        ``"(2,1)x1,(1,1)x2"`` (none: all are searched), constraints, and the most time to wait for one plan.
+        ``"(2,1)x1,(1,1)x2"`` (none: all are searched), and constraints.
+    plan_timeout_s, plan_window
+        Most time that training waits for one plan, after which it runs by one made without the planner; and how many
+        iterations ahead plans are asked for.
+    token, ca_file
+        What the planner asks for, and certificates to trust instead of the public ones; by default
+        ``HYDRAULIS_TOKEN`` and ``HYDRAULIS_CA_FILE`` of rank 0.
+    job
+        Name of the job that the run is registered as, so that the planner keeps its plans and measured times.
     plans
         In place of a planner: a function of a batch's lengths by source that makes the plan. Called on rank 0 in
         another thread than the one that trains, never twice at once; also for evaluation, in between.
@@ -114,6 +122,10 @@ class Trainer:
         strategies: Sequence[str | Sequence[ReplicaGroup]] = (),
         plan_options: PlanOptions | None = None,
         plan_timeout_s: float | None = None,
+        plan_window: int = ITERATIONS_AHEAD,
+        token: str | None = None,
+        ca_file: Path | str | None = None,
+        job: str | None = None,
         plans: MakePlan | None = None,
         optimizer: OptimizerSettings | None = None,
         schedule: ScheduleSettings | None = None,
@@ -129,8 +141,20 @@ class Trainer:
         self._length = RunLength(num_iterations, num_epochs)
         self._limit = BatchLimit(tokens_per_iteration, sequences_per_iteration)
         self._planner = planner_of(
-            planner_url, plans, profile, strategies, plan_options, plan_timeout_s, collective_timeout_s
+            planner_url,
+            plans,
+            profile=profile,
+            strategies=strategies,
+            options=plan_options,
+            timeout_s=plan_timeout_s,
+            token=token,
+            ca_file=ca_file,
+            job=job,
+            window=plan_window,
+            folder=None if checkpoints is None else checkpoints.path,
+            collective_timeout_s=collective_timeout_s,
         )
+        self._window = plan_window
         self._optimizer_settings = optimizer or OptimizerSettings()
         self._schedule_settings = schedule or ScheduleSettings()
         self._checkpoints = checkpoints
@@ -198,9 +222,9 @@ class Trainer:
                 reporter = self._open_reporter(stack)
                 feed = stack.enter_context(PlanFeed(self._planner))
                 wish = stack.enter_context(stop_wish())
-                ahead = Lookahead(self._loader(), feed, self._runner, self._length.is_over)
+                ahead = Lookahead(self._loader(), feed, self._runner, self._length.is_over, self._window)
                 while not self._is_over():
-                    metrics, is_stopped = self._iterate(ahead, wish)
+                    metrics, is_stopped = self._iterate(ahead, feed, wish)
                     with self._saved_first(), settled(f"reporting iteration {metrics.iteration}"):
                         reporter.report(metrics)
                     if is_stopped:
@@ -291,6 +315,7 @@ class Trainer:
         """Free what the run holds, and leave the process group if the trainer joined it; once is enough."""
         if not self._is_closed:
             self._is_closed = True
+            self._planner.close()
             self._runner.close()
             self._leave_group()
 
@@ -368,11 +393,9 @@ class Trainer:
 
     def _open_reporter(self, stack: ExitStack) -> Reporter:
         """Open the report on the rank that reports; where it cannot, every rank hears of it."""
+        begun_at = self._progress.num_iterations
         reporter = Reporter(
-            self._reports,
-            reports=self._leads,
-            num_iterations=self._length.iterations,
-            begun_at=self._progress.num_iterations,
+            self._reports, reports=self._leads, num_iterations=self._length.iterations, begun_at=begun_at
         )
         stack.callback(reporter.close)
         with settled("opening the report"):
@@ -391,7 +414,7 @@ class Trainer:
     def _is_over(self) -> bool:
         return self._length.is_over(self._progress.num_iterations, self._progress.position.epoch)
 
-    def _iterate(self, ahead: Lookahead, wish: StopWish) -> tuple[IterationMetrics, bool]:
+    def _iterate(self, ahead: Lookahead, feed: PlanFeed, wish: StopWish) -> tuple[IterationMetrics, bool]:
         """Run one iteration; return its metrics, and whether somebody wants the run to stop."""
         started = time.perf_counter()
         iteration = self._progress.num_iterations
@@ -401,6 +424,7 @@ class Trainer:
         result = self._runner.run(taken.plan, batch.held)
         step_schedule(self._scheduler, result.loss)
         wall_ms = 1000 * (time.perf_counter() - started)
+        feed.report(iteration, taken.plan, result.timing)
         by_rank = gather_values(
             [result.compute_ms, float(wish.is_there)], None, f"comparing the times of iteration {iteration}"
         )
@@ -416,6 +440,7 @@ class Trainer:
             grad_norm=result.grad_norm,
             wall_ms=wall_ms,
             compute_ms=[compute_ms for compute_ms, _ in by_rank],
+            plan_origin=taken.origin,
             fetch_ms=taken.fetch_ms,
             waited_ms=taken.waited_ms,
         )
