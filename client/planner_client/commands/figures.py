@@ -8,7 +8,8 @@ from planner_client.commands.export import utc
 from planner_client.contract import IterationSummary, Job, LayoutCost, Plan, PlanSummary, Profile, Replica
 
 JOB_HEADINGS = (
-    "job", "profiles", "num_gpus", "num_sources", "created_at", "source_wait_ms", "missing_sources", "num_strategies",
+    "job", "profiles", "num_gpus", "num_sources", "created_at", "source_wait_ms", "missing_sources", "plan_wait_ms",
+    "num_strategies",
 )  # fmt: skip
 ITERATION_HEADINGS = (
     "job", "iteration", "state", "num_reported", "due_at", "finished_at", "digest", "strategy", "makespan_ms",
@@ -37,7 +38,7 @@ def job_row(job: Job) -> dict[str, Any]:
         "job": job.name,
         **job.model_dump(include={"profiles", "num_gpus", "num_sources"}),
         "created_at": utc(job.created_at),
-        **job.spec.model_dump(include={"source_wait_ms", "missing_sources"}),
+        **job.spec.model_dump(include={"source_wait_ms", "missing_sources", "plan_wait_ms"}),
         "num_strategies": len(job.spec.strategies),
     }
 

@@ -77,6 +77,7 @@ def show_job(client: "PlannerClient", job: JobArgument, *, as_json: JsonOption =
             ("strategies", _strategies(found)),
             ("sources", f"{found.num_sources:,}: {first_few(spec.sources)}"),
             ("source wait", f"{spec.source_wait_ms:,} ms; {_IF_MISSING[spec.missing_sources]}"),
+            ("plan wait", None if spec.plan_wait_ms is None else f"{spec.plan_wait_ms:,} ms"),
             ("options", ", ".join(f"{name}={value}" for name, value in options.items()) or None),
             ("registered", f"{instant(found.created_at)} UTC"),
             ("newest", f"iteration {newest[0].iteration:,}, {newest[0].state}" if newest else "no iteration yet"),
