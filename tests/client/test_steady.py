@@ -387,15 +387,18 @@ def test_fallbacks_are_logged_with_their_reason(caplog: pytest.LogCaptureFixture
 
 def test_a_warning_is_given_when_plans_turn_to_fallbacks_and_when_they_return(caplog: pytest.LogCaptureFixture) -> None:
     settings = SteadySettings(deadline_s=5.0, breaker=BreakerPolicy(2, 0.05, 0.1))
-    with caplog.at_level(logging.WARNING), moody(busy(503, 60)) as server:
-        with steady(server.url, settings, initial=BASIS) as planner:
-            for iteration in range(5):
-                planner.plan(iteration, batch(iteration))
-            server.mood = well
-            for iteration in range(5, 40):
-                time.sleep(0.1)
-                if planner.plan(iteration, batch(iteration)).origin == "service":
-                    break
+    with (
+        caplog.at_level(logging.WARNING),
+        moody(busy(503, 60)) as server,
+        steady(server.url, settings, initial=BASIS) as planner,
+    ):
+        for iteration in range(5):
+            planner.plan(iteration, batch(iteration))
+        server.mood = well
+        for iteration in range(5, 40):
+            time.sleep(0.1)
+            if planner.plan(iteration, batch(iteration)).origin == "service":
+                break
     said = [record.getMessage() for record in caplog.records if "runs by" in record.getMessage()]
     assert [text.partition(":")[0] for text in said] == [
         "iteration 0 runs by a plan made without the planner",
