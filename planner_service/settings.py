@@ -43,6 +43,8 @@ class Settings(BaseSettings):
         Memory that one solver process may allocate; a request that needs more is refused.
     max_open_iterations
         Most unfinished iterations of one job; one more is answered 429.
+    max_reports_waiting, max_report_wait_ms
+        Reports of jobs that may wait to be taken in, and for how long; beyond that they are answered 429.
     max_long_polls
         Most callers that may wait for plans of jobs; one more is answered 429.
     lease_s
@@ -72,6 +74,8 @@ class Settings(BaseSettings):
     start_timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
     max_solver_bytes: Annotated[int, Field(ge=GIBIBYTE_BYTES // 4)] = 4 * GIBIBYTE_BYTES
     max_open_iterations: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    max_reports_waiting: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
+    max_report_wait_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 1000
     max_long_polls: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     lease_s: Annotated[float, Field(ge=0.5, le=600)] = 5.0
     keep_iterations_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0

@@ -24,7 +24,7 @@ from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.store_watch import StoreWatch
-from planner_service.jobs import Dispatcher, DispatchLimits, Janitor, JobDesk, JobLimits, Waiters
+from planner_service.jobs import CrowdLimits, Dispatcher, DispatchLimits, Janitor, JobDesk, JobLimits, Waiters
 from planner_service.pool import PoolLimits, SolverPool
 from planner_service.pool.solver_pool import PLANNER
 from planner_service.profiles import builtin_profiles
@@ -85,7 +85,13 @@ def create_app(
     catalog = Catalog(kept, builtin_profiles())
     desk = PlanDesk(store=kept, catalog=catalog, pool=pool, metrics=metrics, planner_version=planner_version)
     jobs = JobDesk(
-        store=kept, catalog=catalog, waiters=waiters, metrics=metrics, limits=JobLimits(settings.max_open_iterations)
+        store=kept,
+        catalog=catalog,
+        waiters=waiters,
+        metrics=metrics,
+        limits=JobLimits(
+            settings.max_open_iterations, CrowdLimits(settings.max_reports_waiting, settings.max_report_wait_ms)
+        ),
     )
     dispatcher = Dispatcher(
         store=kept,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner_client.contract import (
@@ -23,6 +23,7 @@ from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.problem_documents import fault_of
 from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of, terms_of
+from planner_service.jobs.crowd import Crowd, CrowdLimits
 from planner_service.jobs.describe import iteration_status, iteration_summary, job_of, job_summary
 from planner_service.jobs.timings import measured_ms, refuse_mismatch
 from planner_service.jobs.waiters import Waiters
@@ -44,15 +45,18 @@ RECHECK_S = 1.0
 
 @dataclass(frozen=True)
 class JobLimits:
-    """Bounds of one job.
+    """Bounds of jobs.
 
     Attributes
     ----------
     max_open
         Most unfinished iterations that a job may have.
+    reports
+        Bounds of the reports that wait to be taken in.
     """
 
     max_open: int
+    reports: CrowdLimits
 
 
 class JobDesk:
@@ -74,6 +78,7 @@ class JobDesk:
         self._catalog = catalog
         self._waiters = waiters
         self._metrics = metrics
+        self._crowd = Crowd(limits.reports)
         self._limits = limits
 
     async def register(self, spec: JobSpec) -> tuple[Job, bool]:
@@ -141,13 +146,16 @@ class JobDesk:
             Code ``unknown-job``, ``unknown-source``, ``batch-conflict``, ``iteration-closed``, ``overloaded``, or
             ``invalid-request`` where no plan could honour the report.
         """
-        job = await self._row(name)
-        spec = await asyncio.to_thread(spec_of, job.spec)
-        sources = sources_of(job.spec)
-        contents = await asyncio.to_thread(_checked_contents, spec, sources, batches)
-        terms = terms_of(spec, self._limits.max_open)
+        async with self._crowd.place(name):
+            return await asyncio.to_thread(self._take_in, name, iteration, batches)
+
+    def _take_in(self, name: str, iteration: int, batches: Mapping[str, SourceBatch]) -> IterationStatus:
+        job = self._row_now(name)
+        spec = spec_of(job.spec)
+        refuse_unfit(spec, sources_of(job.spec), batches)
+        contents = {source: canonical_json(batch) for source, batch in batches.items()}
         try:
-            row = await asyncio.to_thread(self._jobs.report, name, iteration, contents, terms)
+            row = self._jobs.report(name, iteration, contents, terms_of(spec, self._limits.max_open))
         except JobUnknown:
             raise _unknown_job(name) from None
         except BatchConflict as conflict:
@@ -156,7 +164,7 @@ class JobDesk:
             raise _closed(name, iteration, closed.source) from None
         except TooManyOpen as many:
             raise self._too_many(name, many.num_open) from None
-        return iteration_status(row, spec, await self._reported(row))
+        return self._status(row, spec)
 
     async def iteration(self, name: str, iteration: int) -> IterationStatus:
         """Return how far an iteration is; one that nobody reported yet is ``collecting`` with all sources missing.
@@ -166,12 +174,18 @@ class JobDesk:
         PlanningFault
             Code ``unknown-job``.
         """
-        job = await self._row(name)
-        spec = await asyncio.to_thread(spec_of, job.spec)
-        row = await asyncio.to_thread(self._jobs.iteration, name, iteration)
+        return await asyncio.to_thread(self._iteration, name, iteration)
+
+    def _iteration(self, name: str, iteration: int) -> IterationStatus:
+        spec = spec_of(self._row_now(name).spec)
+        row = self._jobs.iteration(name, iteration)
         if row is None:
             row = IterationRow(name, iteration, "collecting", len(spec.sources), 0, 0.0)
-        return iteration_status(row, spec, await self._reported(row))
+        return self._status(row, spec)
+
+    def _status(self, row: IterationRow, spec: JobSpec) -> IterationStatus:
+        reported = spec.sources if row.num_reported >= len(spec.sources) else self._jobs.sources(row.job, row.iteration)
+        return iteration_status(row, spec, frozenset(reported))
 
     async def iterations(self, name: str, *, after: int | None, limit: int, newest_first: bool) -> IterationList:
         """Return some iterations of a job.
@@ -231,20 +245,24 @@ class JobDesk:
         if timings.solved_by == "fallback":
             self._metrics.fallbacks.inc()
             return False
-        row = await self._plan_row(name, iteration)
-        plan = await asyncio.to_thread(Plan.model_validate_json, row.body)
-        refuse_mismatch(plan, iteration, timings)
-        body = canonical_json(timings)
-        longest_ms = measured_ms(timings)
-        try:
-            is_new = await asyncio.to_thread(
-                self._jobs.put_timings, name, iteration, content_digest(body), body, longest_ms
-            )
-        except JobUnknown:
-            raise _no_plan(name, iteration) from None
+        async with self._crowd.place(name):
+            plan, is_new = await asyncio.to_thread(self._take_timings_in, name, iteration, timings)
         if is_new:
             self._metrics.observe_measured(plan, timings)
         return is_new
+
+    def _take_timings_in(self, name: str, iteration: int, timings: IterationTimings) -> tuple[Plan, bool]:
+        _, row = self._planned(name, iteration)
+        if row is None:
+            raise _no_plan(name, iteration)
+        plan = Plan.model_validate_json(row.body)
+        refuse_mismatch(plan, iteration, timings)
+        body = canonical_json(timings)
+        try:
+            is_new = self._jobs.put_timings(name, iteration, content_digest(body), body, measured_ms(timings))
+        except JobUnknown:
+            raise _no_plan(name, iteration) from None
+        return plan, is_new
 
     async def timings(self, name: str, iteration: int) -> list[IterationTimings]:
         """Return all measured times of an iteration.
@@ -268,12 +286,6 @@ class JobDesk:
             raise fault_of(row.problem)
         return plan
 
-    async def _plan_row(self, name: str, iteration: int) -> PlanRow:
-        _, found = await asyncio.to_thread(self._planned, name, iteration)
-        if found is None:
-            raise _no_plan(name, iteration)
-        return found
-
     def _planned(self, name: str, iteration: int) -> tuple[IterationRow | None, PlanRow | None]:
         """Return an iteration, and its plan if it has one."""
         row = self._jobs.iteration(name, iteration)
@@ -281,11 +293,11 @@ class JobDesk:
             return row, None
         return row, self._store.plans.of_request(row.request_key)
 
-    async def _reported(self, row: IterationRow) -> Collection[str]:
-        return frozenset(await asyncio.to_thread(self._jobs.sources, row.job, row.iteration))
-
     async def _row(self, name: str) -> JobRow:
-        row = await asyncio.to_thread(self._jobs.get, name)
+        return await asyncio.to_thread(self._row_now, name)
+
+    def _row_now(self, name: str) -> JobRow:
+        row = self._jobs.get(name)
         if row is None:
             raise _unknown_job(name)
         return row
@@ -298,11 +310,6 @@ class JobDesk:
             retry_after_s=1,
             limit=self._limits.max_open,
         )
-
-
-def _checked_contents(spec: JobSpec, sources: frozenset[str], batches: Mapping[str, SourceBatch]) -> dict[str, bytes]:
-    refuse_unfit(spec, sources, batches)
-    return {source: canonical_json(batch) for source, batch in batches.items()}
 
 
 def _unknown_job(name: str) -> PlanningFault:

@@ -30,9 +30,6 @@ from planner_service.pool.messages import (
 
 SolveFunction = Callable[..., Plan]
 
-NICENESS = 5
-"""Solvers leave a busy machine's processors to whoever answers callers, which takes little and cannot wait."""
-
 STOP_POLL_S = 0.01
 """How often a running job looks whether it was told to stop."""
 
@@ -49,7 +46,6 @@ def run_solver(connection: "Connection[FromSolver, FromServer]", solve_name: str
     max_bytes
         Memory that this process may allocate.
     """
-    os.nice(NICENESS)
     # One request must not take the memory of the whole machine, and with it every other request.
     _, most_bytes = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, most_bytes))

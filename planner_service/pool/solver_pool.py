@@ -5,7 +5,6 @@ import itertools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ import structlog
 from planner_client.contract import FaultCode, PlanRequest, Profile
 from planner_service.core.faults import PlanningFault
 from planner_service.pool.messages import FoundPlan, Job
+from planner_service.pool.places import Places
 from planner_service.pool.slot import START_ALLOWANCE_S, JobCancelled, Slot, SolverDied
-from planner_service.pool.turns import Turns
 from planner_service.tracing import note, span
 
 PLANNER = "planner_service.translate:plan_request"
@@ -69,8 +68,9 @@ class SolverPool:
             for _ in range(limits.num_workers)
         ]
         self._threads = ThreadPoolExecutor(limits.num_workers, thread_name_prefix="hydraulis-slot")
-        self._idle: deque[Slot] = deque()
-        self._turns: Turns[Slot] = Turns()
+        self._places: Places[Slot] = Places(
+            (), "solver", max_waiting=limits.max_waiting, max_wait_ms=limits.max_wait_ms, crowded=self._overloaded
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[threading.Event] = set()
         self._job_numbers = itertools.count(1)
@@ -104,7 +104,7 @@ class SolverPool:
     @property
     def num_waiting(self) -> int:
         """Requests that wait for a solver."""
-        return len(self._turns)
+        return self._places.num_waiting
 
     async def start(self) -> None:
         """Begin to start all solvers; returns at once, `is_ready` turns True when the first is warm."""
@@ -131,8 +131,10 @@ class SolverPool:
         """
         wait_ms = 0.0
         for attempt in range(1, MAX_TRIES + 1):
+            if self._closing.is_set():
+                raise _shutting_down()
             with span("wait for a solver"):
-                slot, waited_ms = await self._take_slot(tenant)
+                slot, waited_ms = await self._places.take(tenant)
             wait_ms += waited_ms
             started = time.monotonic()
             try:
@@ -156,8 +158,7 @@ class SolverPool:
         self._closing.set()
         for cancelled in self._running:
             cancelled.set()
-        for turn in self._turns.drain():
-            turn.set_exception(_shutting_down())
+        self._places.send_all_away(_shutting_down())
         for slot in self._slots:
             slot.interrupt()
         if self._tasks:
@@ -166,55 +167,6 @@ class SolverPool:
             await asyncio.to_thread(slot.kill)
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.num_ready = 0
-
-    async def _take_slot(self, tenant: str) -> tuple[Slot, float]:
-        """Wait for a free solver; return it and the wait (ms)."""
-        if self._closing.is_set():
-            raise _shutting_down()
-        if self._idle:
-            return self._idle.popleft(), 0.0
-        if len(self._turns) >= self._limits.max_waiting:
-            self._make_room(tenant)
-        began = time.monotonic()
-        turn = self._turns.join(tenant)
-        try:
-            async with asyncio.timeout(self._limits.max_wait_ms / 1000.0):
-                slot = await turn
-        except TimeoutError:
-            self._return_unused(turn)
-            raise self._overloaded(
-                f"no solver became free within {self._limits.max_wait_ms:g} ms", limit=self._limits.max_wait_ms
-            ) from None
-        except asyncio.CancelledError:
-            self._return_unused(turn)
-            raise
-        finally:
-            self._turns.leave(tenant, turn)
-        return slot, (time.monotonic() - began) * 1000.0
-
-    def _make_room(self, tenant: str) -> None:
-        """Refuse one of those who have most waiting, or else this request."""
-        crowded = self._overloaded(
-            f"{len(self._turns)} requests already wait for a solver", limit=self._limits.max_waiting
-        )
-        sent_away = self._turns.make_room(tenant)
-        if sent_away is None:
-            raise crowded
-        if not sent_away.done():
-            sent_away.set_exception(crowded)
-
-    def _return_unused(self, turn: "asyncio.Future[Slot]") -> None:
-        """Pass a solver on that was given at the very moment its request gave up waiting."""
-        if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self._free(turn.result())
-
-    def _free(self, slot: Slot) -> None:
-        """Give a solver to whoever comes next."""
-        turn = self._turns.next()
-        if turn is None:
-            self._idle.append(slot)
-        else:
-            turn.set_result(slot)
 
     async def _run_on(self, slot: Slot, request: PlanRequest, profiles: tuple[Profile, ...]) -> FoundPlan:
         """Run one job; if this call is cancelled the job is told to stop, and the slot comes back by itself."""
@@ -258,7 +210,7 @@ class SolverPool:
         if self._closing.is_set():
             return
         if await asyncio.get_running_loop().run_in_executor(self._threads, slot.settle):
-            self._free(slot)
+            self._places.free(slot)
             return
         self.num_ready -= 1
         self.num_replaced += 1
@@ -280,7 +232,7 @@ class SolverPool:
                 return
             self.start_failure = None
             self.num_ready += 1
-            self._free(slot)
+            self._places.free(slot)
             return
 
     async def _closed_within(self, pause_s: float) -> bool:
@@ -296,7 +248,7 @@ class SolverPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _overloaded(self, detail: str, *, limit: float) -> PlanningFault:
+    def _overloaded(self, detail: str, limit: float) -> PlanningFault:
         rounds = (self.num_waiting + 1) / max(1, self._limits.num_workers)
         retry_after_s = max(1, min(60, math.ceil(rounds * self._usual_solve_s)))
         return PlanningFault(

@@ -134,8 +134,7 @@ class _Run:
         own = [*self.batches[(job * 7 + iteration) % len(self.batches)], 1 + (job * 1000 + iteration) % 8_000]
         for number, source in enumerate(self.sources):
             sent = json.dumps({"lengths": own[number :: len(self.sources)]}).encode()
-            answer = self.met.count(await self.http.ask("PUT", f"{where}/histograms/{source}", sent))
-            if answer.status != 200:
+            if not await self._reports(f"{where}/histograms/{source}", sent):
                 self.met.num_refused += 1
                 return
         reported_at = time.monotonic()
@@ -150,3 +149,15 @@ class _Run:
         assert (plan["num_sequences"], plan["num_tokens"]) == (len(own), sum(own))
         self.met.wait_ms.append(waited_ms)
         self.met.beyond_planning_ms.append(waited_ms - plan["planning_ms"])
+
+    async def _reports(self, where: str, sent: bytes) -> bool:
+        """Report as clients do: who is told to come back later does, while a plan is of use."""
+        ends_at = time.monotonic() + self.shape.patience_ms / 1000.0
+        while True:
+            answer = self.met.count(await self.http.ask("PUT", where, sent))
+            if answer.status == 200:
+                return True
+            pause_s = float(answer.headers.get("retry-after", "inf"))
+            if time.monotonic() + pause_s > ends_at:
+                return False
+            await asyncio.sleep(pause_s)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from postgres import PostgresServer, database_name
 from served_planner import ServedPlanner, wait_until
-from test_jobs import PROMPT_S, SOURCES, Caller
+from test_jobs import ONE_STRATEGY, PROMPT_S, SOURCES, Caller
 
 Serve = Callable[..., ServedPlanner]
 
@@ -55,7 +55,8 @@ def test_who_waits_at_one_service_is_told_at_once_by_another(serve: Serve, postg
 def test_a_service_killed_in_the_middle_of_a_solve_is_taken_over(serve: Serve, postgres_url: str) -> None:
     lease = {"HYDRAULIS_LEASE_S": "1"}
     doomed = serve("--workers", "1", database_url=postgres_url, env=lease, solve_name="misbehaving_planner:slow")
-    Caller(doomed.url, "run").register(options={"deadline_ms": 25_000})
+    # One strategy, so that the real planner, which comes next, is quick whatever the deadline.
+    Caller(doomed.url, "run").register(options={"deadline_ms": 25_000}, strategies=ONE_STRATEGY)
     Caller(doomed.url, "run").report(0, *SOURCES)
     assert wait_until(lambda: Caller(doomed.url, "run").status(0)["state"] == "solving")
     other = Caller(serve("--workers", "1", database_url=postgres_url, env=lease).url, "run")
