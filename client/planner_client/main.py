@@ -22,7 +22,8 @@ def main() -> None:
     except ImportError:
         sys.exit(
             "hydraulis: the command line needs an extra: pip install 'hydraulis-planner[service]' to plan and serve, "
-            "or 'hydraulis-planner[agent]' to train; either brings what looks at a service (jobs, plans, ...)"
+            "or 'hydraulis-planner[agent]' to train; either brings what looks at a service (jobs, iterations, plans, "
+            "profiles)"
         )
     app = typer.Typer(
         name="hydraulis",

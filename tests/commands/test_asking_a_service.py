@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -295,7 +296,22 @@ def test_help_describes_every_command_and_option(group: str) -> None:
     assert (nothing.code, "Usage" in nothing.out + nothing.err) == (2, True)
 
 
-def test_tls_is_checked_against_the_file_given(tmp_path: Path) -> None:
-    (tmp_path / "ca.pem").write_text("no certificate")
-    said = refused("jobs", "list", "--url", "https://127.0.0.1:9", "--ca-file", str(tmp_path / "ca.pem"))
-    assert "cannot be read as PEM certificates" in said
+def test_a_certificate_is_checked_against_the_file_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from served_planner import servers  # noqa: PLC0415 - found by conftest's path
+
+    mine, other, key = tmp_path / "mine.pem", tmp_path / "other.pem", tmp_path / "planner.key"
+    for certificate in (other, mine):  # the key of the last one is kept
+        made = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+        named = ("-subj", "/CN=planner", "-addext", "subjectAltName=IP:127.0.0.1")
+        command = ["openssl", *made, *named, "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+    with servers(tmp_path) as start:
+        url = start("--workers", "1", "--tls-cert", str(mine), "--tls-key", str(key)).url
+        monkeypatch.setenv("HYDRAULIS_URL", url)
+        assert hydraulis("profiles", "list", "--ca-file", str(mine)).code == 0
+        for trusted in ((), ("--ca-file", str(other))):
+            assert "CERTIFICATE_VERIFY_FAILED" in refused("profiles", "list", "--timeout", "1", *trusted, code=1)
+        monkeypatch.setenv("HYDRAULIS_CA_FILE", str(mine))
+        assert hydraulis("profiles", "list").code == 0
+    mine.write_text("no certificate")
+    assert "cannot be read as PEM certificates" in refused("profiles", "list")

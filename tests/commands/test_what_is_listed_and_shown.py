@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("planner")
 def rows(done: Done) -> list[list[str]]:
     """The cells of a table that was written to a pipe; its columns stand two spaces apart."""
     assert (done.code, done.err) == (0, "")
-    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in done.out.splitlines()]
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in done.out.splitlines() if line]
 
 
 def facts(done: Done) -> dict[str, str]:

@@ -8,8 +8,11 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.timeout(900)
 
+ASKING = ("jobs", "iterations", "plans", "profiles")
+"""Commands that ask a service, which any extra brings."""
+
 PARTS = {
-    # extra: (what imports, what must not be there, what `hydraulis --help` offers)
+    # extra: (what imports, what must not be there, what `hydraulis --help` offers beside the commands that ask)
     "": (
         ["planner_client", "planner_client.client", "planner_client.sequences"],
         ["torch", "ortools", "fastapi"],
@@ -63,13 +66,31 @@ def test_the_wheel_installs_and_works_alone_with_each_extra(extra: str, wheel: P
     )
     imported = _run(python, "-c", check)
     assert imported.returncode == 0, imported.stderr
-    shown = _run(python.parent / "hydraulis", "--help")
+    hydraulis = python.parent / "hydraulis"
+    shown = _run(hydraulis, "--help")
     if command is not None:
         assert shown.returncode == 0, shown.stderr
-        assert command in shown.stdout
+        for offered in (command, *ASKING):
+            assert f" {offered} " in shown.stdout
+        _ask_nobody(hydraulis)
     else:
-        assert shown.returncode != 0
-        assert "hydraulis-planner[service]" in shown.stderr
+        for said in (shown, _run(hydraulis, "jobs", "list")):
+            assert said.returncode != 0
+            assert "hydraulis-planner[service]" in said.stderr
+            assert "either brings what looks at a service (jobs, iterations, plans, profiles)" in said.stderr
+
+
+def _ask_nobody(hydraulis: Path) -> None:
+    """Run the commands that ask a service up to where one would answer, and what prints tables."""
+    for group in ASKING:
+        arguments = ("list", "run-1") if group == "iterations" else ("list",)
+        asked = _run(hydraulis, group, *arguments, "--url", "http://127.0.0.1:9", "--timeout", "0.2")
+        assert asked.returncode == 1, asked.stderr
+        assert "Connection refused" in asked.stderr
+        assert "Traceback" not in asked.stderr
+    printing = "from planner_client.commands.shown import print_table; print_table(['a'], [['b']])"
+    printed = _run(hydraulis.parent / "python", "-c", printing)
+    assert (printed.returncode, printed.stdout) == (0, "a\nb\n"), printed.stderr
 
 
 def test_a_command_whose_extra_is_missing_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
@@ -84,3 +105,4 @@ def test_a_command_whose_extra_is_missing_says_what_to_install(wheel: Path, tmp_
         assert said.returncode != 0
         assert f"hydraulis-planner[{extra}]" in said.stderr, said.stderr
         assert "Traceback" not in said.stderr
+    _ask_nobody(python.parent / "hydraulis")

@@ -88,7 +88,7 @@ def show_iteration(
     """Show an iteration: who is missing or why there is no plan, else the plan with measured times."""
     from planner_client.commands.naming import job_named  # noqa: PLC0415 - keeps `hydraulis --help` fast
     from planner_client.commands.plan_view import show_plan, slowest_by_replica  # noqa: PLC0415
-    from planner_client.commands.shown import print_json  # noqa: PLC0415
+    from planner_client.commands.shown import print_json, print_space  # noqa: PLC0415
 
     status = client.iteration(job_named(job), iteration)
     if only_plan:
@@ -101,6 +101,7 @@ def show_iteration(
     _show_status(status)
     plan = _plan_of(client, job, status)
     if plan is not None:
+        print_space()
         show_plan(plan, slowest_by_replica(timings, plan.digest))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from planner_client.commands.figures import assignment_of, layout_name
-from planner_client.commands.shown import milliseconds, percent, print_facts, print_table
+from planner_client.commands.shown import milliseconds, percent, print_facts, print_space, print_table
 from planner_client.contract import IterationTimings, Plan
 
 
@@ -67,6 +67,7 @@ def _show_replicas(plan: Plan, measured: Mapping[int, float]) -> None:
         ]
         for number, replica in enumerate(plan.replicas)
     ]
+    print_space()
     print_table(["#", "layout", *(["device"] if has_devices else []), "ranks", *figures], rows, right=["#", *figures])
 
 

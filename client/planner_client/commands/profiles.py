@@ -105,7 +105,7 @@ def delete_profiles(
 
 def _show(profile: "Profile") -> None:
     from planner_client.commands.figures import layout_name  # noqa: PLC0415 - keeps `hydraulis --help` fast
-    from planner_client.commands.shown import print_facts, print_table  # noqa: PLC0415
+    from planner_client.commands.shown import print_facts, print_space, print_table  # noqa: PLC0415
 
     model, device = profile.model, profile.device
     memory = "a model of it" if profile.memory is not None else "limits of the layouts"
@@ -119,6 +119,7 @@ def _show(profile: "Profile") -> None:
         )
     )
     figures = ("a ms/token²", "b ms/token", "c ms", "max tokens", "R²", "median error")
+    print_space()
     print_table(
         ("layout", *figures),
         (

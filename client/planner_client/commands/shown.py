@@ -86,6 +86,11 @@ def _text(content: "str | Text") -> "Text":
     return Text(plain(content)) if isinstance(content, str) else content
 
 
+def print_space() -> None:
+    """Part what was printed from what follows."""
+    sys.stdout.write("\n")
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document, in ASCII, which every terminal and pipe can carry."""
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
