@@ -24,7 +24,16 @@ from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.store_watch import StoreWatch
-from planner_service.jobs import CrowdLimits, Dispatcher, DispatchLimits, Janitor, JobDesk, JobLimits, Waiters
+from planner_service.jobs import (
+    Congestion,
+    CrowdLimits,
+    Dispatcher,
+    DispatchLimits,
+    Janitor,
+    JobDesk,
+    JobLimits,
+    Waiters,
+)
 from planner_service.pool import PoolLimits, SolverPool
 from planner_service.pool.solver_pool import PLANNER
 from planner_service.profiles import builtin_profiles
@@ -84,13 +93,16 @@ def create_app(
     watch = StoreWatch(kept, metrics)
     catalog = Catalog(kept, builtin_profiles())
     desk = PlanDesk(store=kept, catalog=catalog, pool=pool, metrics=metrics, planner_version=planner_version)
+    congestion = Congestion()
     jobs = JobDesk(
         store=kept,
         catalog=catalog,
         waiters=waiters,
         metrics=metrics,
         limits=JobLimits(
-            settings.max_open_iterations, CrowdLimits(settings.max_reports_waiting, settings.max_report_wait_ms)
+            settings.max_open_iterations,
+            CrowdLimits(settings.max_reports_waiting, settings.max_report_wait_ms),
+            congestion,
         ),
     )
     dispatcher = Dispatcher(
@@ -98,7 +110,7 @@ def create_app(
         desk=desk,
         waiters=waiters,
         metrics=metrics,
-        limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s)),
+        limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s), congestion),
     )
     janitor = Janitor(
         kept,

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.problem_documents import problem_document, unexpected
 from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
-from planner_service.jobs.lateness import LATE, UsualTime
+from planner_service.jobs.lateness import LATE, Congestion, UsualTime
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import Claim, PlanRow, PlanStands, Store, StoreUnavailable
 from planner_service.tracing import begin
@@ -52,11 +52,14 @@ class DispatchLimits:
         How long an iteration is left to a service that gives no sign of life.
     drain_s
         Time that iterations in work get to finish when the service stops.
+    congestion
+        Learns how long iterations wait.
     """
 
     num_at_once: int
     lease_s: float
     drain_s: float
+    congestion: Congestion = field(default_factory=Congestion)
 
 
 class Dispatcher:
@@ -67,7 +70,7 @@ class Dispatcher:
     store, desk, waiters, metrics
         Where iterations are, who plans, whom to tell, who counts.
     limits
-        Bounds.
+        Bounds, and what is told of how long iterations wait.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class Dispatcher:
             if claim is None:
                 break
             self._metrics.observe_claim(claim)
+            self._limits.congestion.add(claim.waited_s, now=time.monotonic())
             task = asyncio.create_task(self._traced(claim))
             self._working.add(task)
             task.add_done_callback(self._worked)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner_client.contract import (
     FaultCode,
@@ -25,6 +25,7 @@ from planner_service.desk.problem_documents import fault_of
 from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of, terms_of
 from planner_service.jobs.crowd import Crowd, CrowdLimits
 from planner_service.jobs.describe import iteration_status, iteration_summary, job_of, job_summary
+from planner_service.jobs.lateness import Congestion
 from planner_service.jobs.timings import measured_ms, refuse_mismatch
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import (
@@ -53,10 +54,13 @@ class JobLimits:
         Most unfinished iterations that a job may have.
     reports
         Bounds of the reports that wait to be taken in.
+    congestion
+        Knows how long iterations wait for a solver.
     """
 
     max_open: int
     reports: CrowdLimits
+    congestion: Congestion = field(default_factory=Congestion)
 
 
 class JobDesk:
@@ -154,8 +158,12 @@ class JobDesk:
         spec = spec_of(job.spec)
         refuse_unfit(spec, sources_of(job.spec), batches)
         contents = {source: canonical_json(batch) for source, batch in batches.items()}
+        # Where there is too much to do, what is begun in vain takes the time of what could still be planned. A job that
+        # has nothing under way may begin, so that nobody is shut out by those who ask for much.
+        is_congested = self._limits.congestion.is_too_much(spec.plan_wait_ms, now=time.monotonic())
+        max_open = 1 if is_congested else self._limits.max_open
         try:
-            row = self._jobs.report(name, iteration, contents, terms_of(spec, self._limits.max_open))
+            row = self._jobs.report(name, iteration, contents, terms_of(spec, max_open))
         except JobUnknown:
             raise _unknown_job(name) from None
         except BatchConflict as conflict:
@@ -163,7 +171,7 @@ class JobDesk:
         except IterationClosed as closed:
             raise _closed(name, iteration, closed.source) from None
         except TooManyOpen as many:
-            raise self._too_many(name, many.num_open) from None
+            raise _congested(spec) if is_congested else self._too_many(name, many.num_open) from None
         return self._status(row, spec)
 
     async def iteration(self, name: str, iteration: int) -> IterationStatus:
@@ -310,6 +318,19 @@ class JobDesk:
             retry_after_s=1,
             limit=self._limits.max_open,
         )
+
+
+def _congested(spec: JobSpec) -> PlanningFault:
+    return PlanningFault(
+        FaultCode.OVERLOADED,
+        f"iterations wait for a solver for more than half of the {spec.plan_wait_ms} ms in which a plan is of use, and "
+        f"job {spec.name} has one under way already",
+        "train this iteration by a plan of your own, run more services or solvers, or ask for less of a plan "
+        "(a larger target_gap)",
+        retry_after_s=1,
+        job=spec.name,
+        limit=spec.plan_wait_ms,
+    )
 
 
 def _unknown_job(name: str) -> PlanningFault:

@@ -1,5 +1,6 @@
-"""Iterations that come too late: how long plans take, and what is told where one would be of no use."""
+"""Iterations that come too late: how long they wait and plans take, and what is told where one would be of no use."""
 
+import statistics
 from collections import deque
 
 from planner_client.contract import FaultCode
@@ -39,3 +40,31 @@ class UsualTime:
         if not self._seconds:
             return 0.0
         return sorted(self._seconds)[int(SHARE_IN_TIME * (len(self._seconds) - 1))]
+
+
+NUM_WAITS = 16
+RECENT_S = 3.0
+"""Most iterations from whose waits congestion is taken, and how long ago they were taken up."""
+
+CONGESTED = 0.5
+"""Share of the time in which a plan is of use that iterations wait for a solver, from which on there is too much."""
+
+
+class Congestion:
+    """How long iterations wait for a solver, from those that were taken up of late."""
+
+    def __init__(self) -> None:
+        self._waits: deque[tuple[float, float]] = deque(maxlen=NUM_WAITS)
+
+    def add(self, waited_s: float, *, now: float) -> None:
+        """Take the wait of one more iteration into account, at a monotonic time."""
+        self._waits.append((now, waited_s))
+
+    def wait_s(self, now: float) -> float:
+        """Return the usual wait (s); 0 if nothing was taken up of late."""
+        recent = [waited_s for at, waited_s in tuple(self._waits) if at > now - RECENT_S]
+        return statistics.median(recent) if recent else 0.0
+
+    def is_too_much(self, plan_wait_ms: int | None, *, now: float) -> bool:
+        """Whether what is begun now would probably wait until its plan is of no use."""
+        return plan_wait_ms is not None and self.wait_s(now) > CONGESTED * plan_wait_ms / 1000.0

@@ -240,6 +240,26 @@ def test_too_many_unfinished_iterations_and_too_many_who_wait_are_429(serve: Ser
     assert caller.report(3, "node-0").status_code == 200
 
 
+def test_who_begins_more_than_is_planned_in_time_is_told_so_and_a_job_without_any_may_begin(serve: Serve) -> None:
+    url = serve("--workers", "1", solve_name="misbehaving_planner:slow").url
+    greedy, modest = Caller(url, "greedy"), Caller(url, "modest")
+    for each in (greedy, modest):
+        each.register(options={"deadline_ms": 400}, plan_wait_ms=1000)  # 150 ms each
+    refused = None
+    for iteration in range(200):
+        answer = greedy.report(iteration, *SOURCES)
+        if answer.status_code == 429:
+            refused = answer
+            break
+        time.sleep(0.05)
+    assert refused is not None
+    assert refused.headers["Retry-After"] == "1"
+    assert (refused.json()["code"], refused.json()["limit"]) == ("overloaded", 1000)
+    assert modest.report(0, *SOURCES).status_code == 200
+    assert modest.plan(0).status_code == 200
+    assert wait_until(lambda: greedy.report(201, *SOURCES).status_code == 200)
+
+
 def test_a_flood_of_reports_is_taken_in_a_few_at_a_time_and_the_rest_told_when_to_come_back(serve: Serve) -> None:
     url = serve("--workers", "1", env={"HYDRAULIS_MAX_REPORTS_WAITING": "2"}).url
     caller = Caller(url, "flood")
@@ -287,8 +307,7 @@ def test_a_service_with_too_much_to_do_plans_what_can_still_be_helped(serve: Ser
     assert caller.status(29)["code"] == "plan-too-late"
     assert caller.metric("hydraulis_iterations_total{") >= 30
     # None of them takes room any more, and whoever comes now is not behind them.
-    for iteration in range(30, 60):
-        assert caller.report(iteration, *SOURCES).status_code == 200
+    assert wait_until(lambda: caller.report(30, *SOURCES).status_code == 200)
     newest = Caller(str(caller.http.base_url), "newest")
     newest.register(options={"deadline_ms": 400}, plan_wait_ms=5000)
     newest.report(0, *SOURCES)
