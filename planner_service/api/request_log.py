@@ -46,6 +46,7 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 has_begun = True
+                note(code=scope.get(CODE))
                 message["headers"] = [*message.get("headers", []), (REQUEST_ID_HEADER, request_id.encode())]
             await send(message)
 
