@@ -7,9 +7,20 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from planner_client import PlannerClient
+from planner_client.contract import (
+    IterationTimings,
+    JobSpec,
+    Plan,
+    ReplicaTiming,
+    SourceBatch,
+    parse_strategy,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -35,9 +46,8 @@ def _run(
     )
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    database = tmp_path_factory.mktemp("docs") / "planner.sqlite3"
+@contextmanager
+def _served(database: Path) -> Iterator[str]:
     with subprocess.Popen(
         [BIN / "hydraulis", "serve", "--port", "0", "--database", database, "--workers", "1"],
         stdout=subprocess.PIPE,
@@ -49,6 +59,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield server.stdout.readline().split()[-1]
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with _served(tmp_path_factory.mktemp("docs") / "planner.sqlite3") as address:
+        yield address
 
 
 PLAN_LINES = [
@@ -81,6 +97,61 @@ def test_a_documented_call_is_answered(line: str, url: str) -> None:
     done = _run([*shlex.split(line.replace(DOCUMENTED_URL, url)), "--fail-with-body"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
+
+
+def test_the_documented_look_at_a_service_prints_what_it_shows(tmp_path: Path) -> None:
+    block = next(block for block in re.findall(r"```console\n(.*?)```", USAGE, re.DOTALL) if "jobs list" in block)
+    with _served(tmp_path / "planner.sqlite3") as url:
+        _make_documented_job(url)
+        for part in block.removeprefix("$ ").split("\n$ "):
+            line, _, shown = part.partition("\n")
+            done = _run([*shlex.split(line), "--url", url], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert _without_figures(done.stdout + done.stderr) == _without_figures(shown), line
+    exported = (tmp_path / "run-7.csv").read_text().splitlines()
+    assert [row.split(",")[:3] for row in exported[1:]] == [["run-7", str(n), "planned"] for n in range(3)] + [
+        ["run-7", "3", "collecting"]
+    ]
+
+
+def _make_documented_job(url: str) -> None:
+    with PlannerClient(url) as client:
+        client.register_job(
+            JobSpec(
+                name="run-7",
+                profile="llama-7b-a100-40g",
+                num_gpus=16,
+                strategies=[parse_strategy("(8,1)x1,(2,2)x2")],
+                sources=["node-0", "node-1"],
+                source_wait_ms=600_000,
+            )
+        )
+        for iteration in range(3):
+            short = [200 + 97 * number % 3000 + iteration for number in range(40)]
+            batches = {
+                f"node-{node}": SourceBatch(lengths=[*short, 9000 - 500 * node - 700 * iteration]) for node in range(2)
+            }
+            client.report_all("run-7", iteration, batches)
+            plan = client.iteration_plan("run-7", iteration, wait_s=30)
+            assert isinstance(plan, Plan)
+            if iteration < 2:
+                client.report_timings("run-7", iteration, _measured(plan, iteration))
+        client.report("run-7", 3, "node-0", SourceBatch(lengths=[5]))
+
+
+def _measured(plan: Plan, iteration: int) -> IterationTimings:
+    replicas = [
+        ReplicaTiming(
+            replica=number, wall_ms=1.03 * replica.makespan_ms, micro_batch_ms=[1.0] * len(replica.micro_batches)
+        )
+        for number, replica in enumerate(plan.replicas)
+    ]
+    return IterationTimings(digest=plan.digest, iteration=iteration, replicas=replicas)
+
+
+def _without_figures(text: str) -> list[list[str]]:
+    """Words of each line, without figures, times and digests, which another run has others of."""
+    return [[re.sub(r"^([0-9a-f]{64}|[\d.,:-]+%?)$", "N", word) for word in line.split()] for line in text.splitlines()]
 
 
 def test_the_documented_python_works(url: str) -> None:
