@@ -26,7 +26,7 @@ class LoadShape:
     spec
         What every job is registered with, but for its name and sources.
     num_sources
-        Sources of each job, which report one by one.
+        Sources of each job, which report in one request.
     prefix
         What the names of jobs begin with.
     """
@@ -74,6 +74,11 @@ class Met:
     def plans_per_s(self) -> float:
         """Plans that came in time, by second."""
         return len(self.wait_ms) / self.elapsed_s
+
+    @property
+    def share_in_time(self) -> float:
+        """Share of the iterations whose plans came in time."""
+        return len(self.wait_ms) / max(1, len(self.wait_ms) + self.num_late + self.num_refused)
 
     def count(self, answer: LeanAnswer) -> LeanAnswer:
         """Count one answer."""
@@ -132,11 +137,11 @@ class _Run:
         where = f"/v1/jobs/{self._name(job)}/iterations/{iteration}"
         # Of two jobs no two iterations are the same, or they would share plans.
         own = [*self.batches[(job * 7 + iteration) % len(self.batches)], 1 + (job * 1000 + iteration) % 8_000]
-        for number, source in enumerate(self.sources):
-            sent = json.dumps({"lengths": own[number :: len(self.sources)]}).encode()
-            if not await self._reports(f"{where}/histograms/{source}", sent):
-                self.met.num_refused += 1
-                return
+        # All sources in one request, as clients report.
+        held = {source: {"lengths": own[number :: len(self.sources)]} for number, source in enumerate(self.sources)}
+        if not await self._reports(f"{where}/histograms", json.dumps({"sources": held}).encode()):
+            self.met.num_refused += 1
+            return
         reported_at = time.monotonic()
         patience_ms = self.shape.patience_ms
         answer = self.met.count(await self.http.ask("GET", f"{where}/plan?wait_ms={patience_ms}"))
