@@ -111,6 +111,8 @@ def train_through(rank: int, url: str, folder: Path, pace_s: float) -> dict[str,
     def hear(metrics: IterationMetrics) -> None:
         heard.append(metrics)
         (folder / "begun").touch()
+        if metrics.plan_origin == "service":
+            (folder / "served").touch()
         if not over_at and (folder / "over").exists():
             over_at.append(time.monotonic())
         if over_at:
@@ -137,15 +139,21 @@ def train_through(rank: int, url: str, folder: Path, pace_s: float) -> dict[str,
 def kill_and_restart(
     start: Callable[..., ServedPlanner], service: ServedPlanner, folder: Path, num_kills: int, seed: int
 ) -> ServedPlanner:
-    """Kill the service at random moments and start it again on its address and database; return the last one."""
+    """Kill the service at random moments and start it again on its address and database; return the last one.
+
+    Every second kill comes after the run has had plans of the service again, the others perhaps before.
+    """
     drawn = random.Random(seed)  # noqa: S311 - moments, not secrets
     port = service.url.rpartition(":")[2]
     assert wait_until((folder / "begun").exists, 60.0)
-    for _ in range(num_kills):
+    for number in range(num_kills):
+        if number % 2 == 0:
+            assert wait_until((folder / "served").exists, RESUMES_WITHIN_S), "no plan of the service came any more"
         time.sleep(drawn.uniform(0.2, 2.5))
         service.stop(signal.SIGKILL)
         time.sleep(drawn.uniform(0.0, 2.0))
         service = start("--workers", "1", "--port", port)
+        (folder / "served").unlink(missing_ok=True)
     (folder / "over").touch()
     return service
 
