@@ -27,7 +27,7 @@ def access_routes(register: TokenRegister, lookup: TokenLookup, bodies: BodyRead
     )
     async def post_token(request: Request) -> Response:
         """Give a token. Its secret is in this answer and nowhere else: the planner keeps a hash."""
-        wanted = await bodies.read(request, TokenRequest.model_validate_json)
+        wanted = await bodies.read(request, TokenRequest.model_validate)
         name_subject(request, wanted.name)
         token = await asyncio.to_thread(register.give, wanted)
         lookup.forget()

@@ -54,7 +54,7 @@ def _add_registry(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     )
     async def post_job(request: Request) -> Response:
         """Register a training run: its cluster, its constraints, and the sources of each iteration."""
-        spec = await bodies.read(request, JobSpec.model_validate_json)
+        spec = await bodies.read(request, JobSpec.model_validate)
         require_job(request, spec.name)
         job, is_new = await desk.register(spec)
         return _json(job, status=201 if is_new else 200)
@@ -86,7 +86,7 @@ def _add_reports(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     )
     async def put_histogram(request: Request, job: JobPath, iteration: IterationPath, source: SourcePath) -> Response:
         """Report once; the same again changes nothing, something else is refused."""
-        batch = await bodies.read(request, SourceBatch.model_validate_json)
+        batch = await bodies.read(request, SourceBatch.model_validate)
         return _json(await desk.report(job, iteration, {source: batch}))
 
     @router.put(
@@ -98,7 +98,7 @@ def _add_reports(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     )
     async def put_histograms(request: Request, job: JobPath, iteration: IterationPath) -> Response:
         """Report all of it or nothing."""
-        sent = await bodies.read(request, SourceBatches.model_validate_json)
+        sent = await bodies.read(request, SourceBatches.model_validate)
         return _json(await desk.report(job, iteration, sent.sources))
 
 
@@ -156,7 +156,7 @@ def _add_timings(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     )
     async def post_timings(request: Request, job: JobPath, iteration: IterationPath) -> Response:
         """Give what ranks measured; several ranks may give theirs one by one, and the same twice."""
-        timings = await bodies.read(request, IterationTimings.model_validate_json)
+        timings = await bodies.read(request, IterationTimings.model_validate)
         await desk.report_timings(job, iteration, timings)
         return Response(status_code=204)
 

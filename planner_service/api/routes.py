@@ -47,7 +47,7 @@ def plan_routes(desk: PlanDesk, bodies: BodyReader) -> APIRouter:
     )
     async def post_plan(request: Request) -> Response:
         """Plan one iteration. The same request always gets the same bytes."""
-        asked = await bodies.read(request, PlanRequest.model_validate_json)
+        asked = await bodies.read(request, PlanRequest.model_validate)
         answer = await while_connected(request, desk.plan(asked, tenant=caller_of(request).name or ""))
         headers = {"X-Plan-Cache": "hit" if answer.was_known else "miss"}
         return Response(answer.row.body, media_type="application/json", headers=headers)

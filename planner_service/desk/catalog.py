@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 
-from pydantic_core import from_json
-
 from planner_client.contract import DevicePool, FaultCode, Profile, ProfileList, ProfileMeasurement, ProfileSummary
 from planner_service.core.faults import PlanningFault
 from planner_service.desk.canonical import canonical_json, content_digest
@@ -122,23 +120,18 @@ class Catalog:
         )
 
 
-def parse_submission(body: bytes) -> Profile | ProfileMeasurement:
-    """Read a profile, or a measurement if any of its layouts has ``samples``.
+def parse_submission(value: object) -> Profile | ProfileMeasurement:
+    """Read a JSON value as a profile, or a measurement if any of its layouts has ``samples``.
 
     Raises
     ------
     ValidationError
         If it is neither; the errors are those of the kind that was meant.
     """
-    return ProfileMeasurement.model_validate_json(body) if _has_samples(body) else Profile.model_validate_json(body)
+    return (ProfileMeasurement if _has_samples(value) else Profile).model_validate(value)
 
 
-def _has_samples(body: bytes) -> bool:
-    try:
-        value = from_json(body)
-    except ValueError:
-        # Not JSON: the model that reads it next says where and why.
-        return False
+def _has_samples(value: object) -> bool:
     layouts = value.get("layouts") if isinstance(value, dict) else None
     return isinstance(layouts, list) and any(isinstance(layout, dict) and "samples" in layout for layout in layouts)
 

@@ -12,6 +12,7 @@ from planner_client.contract.scalars import (
     MAX_ATOMIC_GROUPS,
     MAX_SOURCES,
     MAX_WAIT_MS,
+    FewEntries,
     JobName,
     NonNegativeFloat,
     NonNegativeInt,
@@ -121,7 +122,7 @@ class SourceBatches(Sent):
         What each of them holds.
     """
 
-    sources: Annotated[dict[SourceName, SourceBatch], Field(min_length=1, max_length=MAX_SOURCES)]
+    sources: Annotated[dict[SourceName, SourceBatch], Field(min_length=1, max_length=MAX_SOURCES), FewEntries]
 
 
 class _JobFacts(Returned):

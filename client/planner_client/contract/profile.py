@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints, model_validator
 from planner_client.contract.scalars import (
     Coefficient,
     Degree,
+    FewEntries,
     LengthTokens,
     NonNegativeFloat,
     NonNegativeInt,
@@ -92,8 +93,8 @@ class MemoryModel(Sent):
         What is left free.
     """
 
-    activation_bytes_per_layer_token_hidden_by_tp: dict[
-        Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,3}$")], PositiveFloat
+    activation_bytes_per_layer_token_hidden_by_tp: Annotated[
+        dict[Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,3}$")], PositiveFloat], FewEntries
     ]
     state_bytes_per_parameter_unit: NonNegativeFloat
     sharded_state_share: Annotated[float, Field(ge=0, le=1)]
@@ -115,7 +116,7 @@ class Fit(Sent):
     """
 
     num_samples: PositiveInt
-    r2: Annotated[float, Field(le=1)]
+    r2: Annotated[float, Field(le=1, allow_inf_nan=False)]
     median_abs_pct_error: NonNegativeFloat
 
 
@@ -179,7 +180,7 @@ class Profile(Sent):
     model: ModelShape
     device: Device
     memory: MemoryModel | None = None
-    fewest_useful_tokens_by_tp: dict[str, PositiveInt] | None = None
+    fewest_useful_tokens_by_tp: Annotated[dict[str, PositiveInt], FewEntries] | None = None
     heterogeneous_sync_ms: NonNegativeFloat | None = None
     sync_ms: NonNegativeFloat = 0.0
     layouts: Annotated[list[LayoutCost], Field(min_length=1, max_length=1024)]

@@ -15,6 +15,7 @@ from planner_client.contract.scalars import (
     MAX_SOURCES,
     MAX_STRATEGIES,
     Count,
+    FewEntries,
     LengthTokens,
     NonNegativeInt,
     NumGpus,
@@ -70,7 +71,9 @@ class AtomicGroup(Sent):
     count: Count = 1
 
 
-AtomicGroups = dict[SourceName, Annotated[list[AtomicGroup], Field(min_length=1, max_length=MAX_ATOMIC_GROUPS)]]
+AtomicGroups = Annotated[
+    dict[SourceName, Annotated[list[AtomicGroup], Field(min_length=1, max_length=MAX_ATOMIC_GROUPS)]], FewEntries
+]
 
 
 class Cluster(Sent):
@@ -150,8 +153,10 @@ class PlanRequest(Cluster):
     """
 
     iteration: NonNegativeInt | None = None
-    lengths: ListedLengths | Annotated[dict[SourceName, ListedLengths], Field(max_length=MAX_SOURCES)] | None = None
-    histograms: Annotated[dict[SourceName, Histogram], Field(max_length=MAX_SOURCES)] | None = None
+    lengths: (
+        ListedLengths | Annotated[dict[SourceName, ListedLengths], Field(max_length=MAX_SOURCES), FewEntries] | None
+    ) = None
+    histograms: Annotated[dict[SourceName, Histogram], Field(max_length=MAX_SOURCES), FewEntries] | None = None
     atomic_groups: AtomicGroups | None = None
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticKnownError
 
 from planner_client.contract.described import Described
 
@@ -25,6 +26,9 @@ MAX_STRATEGIES = 256
 MAX_DEADLINE_MS = 600_000
 MAX_DEVICE_POOLS = 64
 MAX_ATOMIC_GROUPS = 100_000
+MAX_MICRO_BATCHES_TIMED = 1_000_000
+"""Most measured times of one replica."""
+
 MAX_ITERATION = 2**53
 MAX_WAIT_MS = 600_000
 """Longest wait that a caller can ask for."""
@@ -44,7 +48,18 @@ def _negligible_is_zero(value: float) -> float:
     return value if value >= 1e-20 else 0.0
 
 
+def _refuse_many_entries(value: Any) -> Any:
+    """Count before each is looked at: what is wrong with a million entries takes seconds and gigabytes to note."""
+    if isinstance(value, dict) and len(value) > MAX_SOURCES:
+        raise PydanticKnownError(
+            "too_long", {"field_type": "Dictionary", "max_length": MAX_SOURCES, "actual_length": len(value)}
+        )
+    return value
+
+
 _NotBool = BeforeValidator(_refuse_bool)
+FewEntries = BeforeValidator(_refuse_many_entries)
+"""Marks an object whose names a caller chooses; it has at most as many entries as a batch may have sources."""
 
 LengthTokens = Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS, strict=True)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from planner_client.contract.scalars import MAX_GPUS, NonNegativeFloat, NonNegativeInt, Sent
+from planner_client.contract.scalars import MAX_GPUS, MAX_MICRO_BATCHES_TIMED, NonNegativeFloat, NonNegativeInt, Sent
 
 
 class ReplicaTiming(Sent):
@@ -25,7 +25,7 @@ class ReplicaTiming(Sent):
     replica: NonNegativeInt
     wall_ms: NonNegativeFloat
     cpu_ms: NonNegativeFloat | None = None
-    micro_batch_ms: list[NonNegativeFloat]
+    micro_batch_ms: Annotated[list[NonNegativeFloat], Field(max_length=MAX_MICRO_BATCHES_TIMED, fail_fast=True)]
 
 
 class IterationTimings(Sent):
