@@ -140,7 +140,7 @@ class Dispatcher:
             if claim is None:
                 break
             self._metrics.observe_claim(claim)
-            self._limits.congestion.add(claim.waited_s, now=time.monotonic())
+            self._limits.congestion.add(claim.job, claim.waited_s, now=time.monotonic())
             task = asyncio.create_task(self._traced(claim))
             self._working.add(task)
             task.add_done_callback(self._worked)

@@ -156,14 +156,11 @@ class JobDesk:
     def _take_in(self, name: str, iteration: int, batches: Mapping[str, SourceBatch]) -> IterationStatus:
         job = self._row_now(name)
         spec = spec_of(job.spec)
+        self._refuse_in_vain(spec, iteration)
         refuse_unfit(spec, sources_of(job.spec), batches)
         contents = {source: canonical_json(batch) for source, batch in batches.items()}
-        # Where there is too much to do, what is begun in vain takes the time of what could still be planned. A job that
-        # has nothing under way may begin, so that nobody is shut out by those who ask for much.
-        is_congested = self._limits.congestion.is_too_much(spec.plan_wait_ms, now=time.monotonic())
-        max_open = 1 if is_congested else self._limits.max_open
         try:
-            row = self._jobs.report(name, iteration, contents, terms_of(spec, max_open))
+            row = self._jobs.report(name, iteration, contents, terms_of(spec, self._limits.max_open))
         except JobUnknown:
             raise _unknown_job(name) from None
         except BatchConflict as conflict:
@@ -171,8 +168,17 @@ class JobDesk:
         except IterationClosed as closed:
             raise _closed(name, iteration, closed.source) from None
         except TooManyOpen as many:
-            raise _congested(spec) if is_congested else self._too_many(name, many.num_open) from None
+            raise self._too_many(name, many.num_open) from None
         return self._status(row, spec)
+
+    def _refuse_in_vain(self, spec: JobSpec, iteration: int) -> None:
+        """Refuse to begin what would not be planned in time: it takes the time of what could be."""
+        congestion, now = self._limits.congestion, time.monotonic()
+        if spec.plan_wait_ms is None or not congestion.is_too_much(spec.plan_wait_ms, now=now):
+            return
+        is_begun = self._jobs.iteration(spec.name, iteration) is not None
+        if not is_begun and not congestion.may_begin(spec.name, spec.plan_wait_ms, now=now):
+            raise _congested(spec)
 
     async def iteration(self, name: str, iteration: int) -> IterationStatus:
         """Return how far an iteration is; one that nobody reported yet is ``collecting`` with all sources missing.
@@ -323,8 +329,8 @@ class JobDesk:
 def _congested(spec: JobSpec) -> PlanningFault:
     return PlanningFault(
         FaultCode.OVERLOADED,
-        f"iterations wait for a solver for more than half of the {spec.plan_wait_ms} ms in which a plan is of use, and "
-        f"job {spec.name} has one under way already",
+        f"iterations wait for a solver for more than half of the {spec.plan_wait_ms} ms in which a plan of job "
+        f"{spec.name} is of use",
         "train this iteration by a plan of your own, run more services or solvers, or ask for less of a plan "
         "(a larger target_gap)",
         retry_after_s=1,

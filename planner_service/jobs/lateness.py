@@ -1,7 +1,8 @@
 """Iterations that come too late: how long they wait and plans take, and what is told where one would be of no use."""
 
 import statistics
-from collections import deque
+import threading
+from collections import OrderedDict, deque
 
 from planner_client.contract import FaultCode
 from planner_service.core.faults import PlanningFault
@@ -50,21 +51,56 @@ CONGESTED = 0.5
 """Share of the time in which a plan is of use that iterations wait for a solver, from which on there is too much."""
 
 
+LEFT_ALONE = 2.0
+"""Times in which a plan is of use after which a job that got no solver comes before those that did."""
+
+MOST_SAVED = 4
+"""Iterations that were taken up, and in whose place another one may be begun, at most."""
+
+NUM_JOBS = 10_000
+"""Most jobs of which it is remembered when they got a solver."""
+
+
 class Congestion:
-    """How long iterations wait for a solver, from those that were taken up of late."""
+    """Whether iterations wait too long for a solver, from those that this service took up of late; for any thread.
+
+    Where they do, one may be begun for each that is taken up, so that those that wait are planned in time, and the time
+    of this service is not spent on others in vain.
+    """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._waits: deque[tuple[float, float]] = deque(maxlen=NUM_WAITS)
+        self._served_at: OrderedDict[str, float] = OrderedDict()
+        self._num_saved = 0
 
-    def add(self, waited_s: float, *, now: float) -> None:
-        """Take the wait of one more iteration into account, at a monotonic time."""
-        self._waits.append((now, waited_s))
-
-    def wait_s(self, now: float) -> float:
-        """Return the usual wait (s); 0 if nothing was taken up of late."""
-        recent = [waited_s for at, waited_s in tuple(self._waits) if at > now - RECENT_S]
-        return statistics.median(recent) if recent else 0.0
+    def add(self, job: str, waited_s: float, *, now: float) -> None:
+        """Take one more iteration into account that was taken up, at a monotonic time."""
+        with self._lock:
+            self._waits.append((now, waited_s))
+            self._served_at[job] = now
+            self._served_at.move_to_end(job)
+            if len(self._served_at) > NUM_JOBS:
+                self._served_at.popitem(last=False)
+            self._num_saved = min(MOST_SAVED, self._num_saved + 1)
 
     def is_too_much(self, plan_wait_ms: int | None, *, now: float) -> bool:
         """Whether what is begun now would probably wait until its plan is of no use."""
-        return plan_wait_ms is not None and self.wait_s(now) > CONGESTED * plan_wait_ms / 1000.0
+        if plan_wait_ms is None:
+            return False
+        with self._lock:
+            recent = [waited_s for at, waited_s in self._waits if at > now - RECENT_S]
+        return bool(recent) and statistics.median(recent) > CONGESTED * plan_wait_ms / 1000.0
+
+    def may_begin(self, job: str, plan_wait_ms: int, *, now: float) -> bool:
+        """Whether a job may begin an iteration although there is too much; if so, it counts as begun.
+
+        Jobs that got a solver a moment ago leave this to others.
+        """
+        with self._lock:
+            served_at = self._served_at.get(job)
+            was_served = served_at is not None and served_at > now - LEFT_ALONE * plan_wait_ms / 1000.0
+            if was_served or self._num_saved == 0:
+                return False
+            self._num_saved -= 1
+            return True

@@ -32,7 +32,7 @@ RATES_PER_S = (1.0, 2.0, 4.0, 6.0, 9.0, 13.0, 20.0, 30.0, 45.0)
 IN_TIME = 0.95
 """Share of the iterations whose plans must come in time where a load counts as carried."""
 
-LEAST_GOODPUT = 0.5
+LEAST_GOODPUT = 1 / 3
 """Share of what the service carries that is left at `OVERLOAD` times as much; less were a collapse."""
 
 MIXED = [{"tp": 8, "pp": 1, "num_replicas": 4}, {"tp": 4, "pp": 1, "num_replicas": 8}]
