@@ -158,7 +158,7 @@ class Chaos:
     async def _report(self, https: list[LeanHttp], job: int, source: int) -> None:
         for iteration in range(self._shape.num_iterations):
             where = f"/v1/jobs/job-{job}/iterations/{iteration}/histograms/source-{source}"
-            lengths = [100 + (7 * job + 131 * iteration + 17 * source + 53 * number) % 4000 for number in range(4)]
+            lengths = [100 + (7 * job + 131 * iteration + 17 * source + 53 * number) % 2000 for number in range(4)]
             await self._ask(https, {200}, "PUT", where, {"lengths": lengths})
 
     async def _collect(self, https: list[LeanHttp], job: int) -> None:
