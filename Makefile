@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 VENV := .venv
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql tests gpu-tests bench constraints clean
+.PHONY: help venv demo test lint postgresql tests gpu-tests bench constraints audit clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -45,5 +46,9 @@ bench: venv ## Measure planning: gaps and times for docs/benchmarks.md
 constraints: venv ## Pin what is installed now
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -E '^[A-Za-z0-9_.-]+==' | sort -f > constraints.txt
 
+audit: ## Look the pins up among known vulnerabilities; needs the network
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet pip-audit; }
+	$(AUDIT)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-report.html
+	rm -rf $(VENV) $(AUDIT) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-report.html

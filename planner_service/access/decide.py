@@ -86,7 +86,7 @@ class Refused:
     Attributes
     ----------
     code
-        ``unauthenticated`` or ``forbidden``.
+        ``unauthenticated``, ``token-expired`` or ``forbidden``.
     detail, remedy
         What is wrong and what to change; neither holds anything secret.
     token
@@ -119,6 +119,13 @@ def decide(token: TokenRow | None, need: Need) -> Allowed | Refused:
             FaultCode.UNAUTHENTICATED,
             "the token sent is not known here; it may have been revoked",
             "send a token that is valid as 'Authorization: Bearer ...'",
+        )
+    if token.is_expired:
+        return Refused(
+            FaultCode.TOKEN_EXPIRED,
+            f"token {token.name} has expired",
+            "send one that is valid; an administrator gives another one under a new name",
+            token.name,
         )
     # A scope this version does not know holds nothing: what it was meant to allow cannot be told.
     if _RANK.get(token.scope, -1) < _RANK[need.scope]:

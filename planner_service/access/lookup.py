@@ -45,6 +45,8 @@ class TokenLookup:
     async def find(self, secret: str) -> TokenRow | None:
         """Return the token with this secret as it was at most `REMEMBERED_S` ago, or None.
 
+        A token that expires does so at its time, however lately it was looked up.
+
         Raises
         ------
         StoreUnavailable
@@ -74,7 +76,8 @@ class TokenLookup:
         asked_at, generation = self._clock(), self._num_forgotten
         row = await asyncio.to_thread(self._store.token_with_hash, key)
         if generation == self._num_forgotten:
-            self._remember(key, _Entry(row, asked_at + REMEMBERED_S))
+            left_s = None if row is None or row.is_expired else row.left_s
+            self._remember(key, _Entry(row, asked_at + (REMEMBERED_S if left_s is None else min(REMEMBERED_S, left_s))))
         return row
 
     def _remember(self, key: str, entry: _Entry) -> None:

@@ -31,7 +31,9 @@ class TokenRegister:
         secret = new_secret()
         jobs = None if request.jobs is None else tuple(dict.fromkeys(request.jobs))
         try:
-            row = self._store.put_token(TokenRow(request.name, hash_of(secret), request.scope, jobs))
+            row = self._store.put_token(
+                TokenRow(request.name, hash_of(secret), request.scope, jobs), lifetime_s=request.expires_in_s
+            )
         except TokenConflict:
             raise PlanningFault(
                 FaultCode.TOKEN_CONFLICT,
@@ -80,4 +82,11 @@ class TokenRegister:
 
 def _fields(row: TokenRow) -> dict[str, Any]:
     jobs = None if row.jobs is None else list(row.jobs)
-    return {"name": row.name, "scope": row.scope, "jobs": jobs, "created_at": row.created_at}
+    return {
+        "name": row.name,
+        "scope": row.scope,
+        "jobs": jobs,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "is_expired": row.is_expired,
+    }

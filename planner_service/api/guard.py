@@ -137,7 +137,7 @@ class Guard:
         if isinstance(sent, Refused):
             return sent
         token = await self._lookup.find(sent)
-        if need is None and token is not None:
+        if need is None and token is not None and not token.is_expired:
             # There is nothing at this path, which any holder of a token may hear.
             return Caller(token.name, token.scope, token.jobs)
         decision = decide(token, need or _NOTHING_THERE)
@@ -212,7 +212,7 @@ def _subject(scope: Scope, matched: Matched) -> str:
 
 
 def _refusal(scope: Scope, refused: Refused) -> Response:
-    is_unknown = refused.code == FaultCode.UNAUTHENTICATED
+    is_unknown = refused.code in {FaultCode.UNAUTHENTICATED, FaultCode.TOKEN_EXPIRED}
     fault = PlanningFault(refused.code, refused.detail, refused.remedy)
     headers = {"WWW-Authenticate": CHALLENGE} if is_unknown else {}
     return problem_response(fault, request_id=request_id_of(Request(scope)), headers=headers)

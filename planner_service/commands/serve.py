@@ -175,10 +175,10 @@ def _warn(settings: "Settings", store: "Store", *, is_local: bool) -> None:
 
     log = structlog.get_logger("hydraulis.serve")
     if settings.asks_for_tokens(is_local=is_local):
-        if not store.access.tokens():
+        if all(token.is_expired for token in store.access.tokens()):
             log.warning(
                 "no_tokens",
-                detail="tokens are asked for and there is none: nobody can call this service yet",
+                detail="tokens are asked for and none is valid: nobody can call this service",
                 remedy="hydraulis tokens create NAME --scope admin, with the same --database or HYDRAULIS_DATABASE",
             )
     elif not is_local:

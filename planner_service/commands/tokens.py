@@ -17,6 +17,9 @@ tokens = typer.Typer(
     name="tokens", help="Give, list and revoke the tokens that callers of the service need.", no_args_is_help=True
 )
 
+UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MAX_DIGITS = 12
+
 DatabaseOption = Annotated[
     str | None,
     typer.Option(help="Path of a SQLite file, or a database URL; that of the service. [HYDRAULIS_DATABASE]"),
@@ -26,7 +29,7 @@ NameArgument = Annotated[str, typer.Argument(help="The token's name.", show_defa
 
 
 @tokens.command()
-def create(
+def create(  # noqa: PLR0913 - the command's options
     name: NameArgument,
     scope: Annotated[
         Literal["read", "plan", "admin"],
@@ -37,6 +40,10 @@ def create(
         list[str] | None,
         typer.Option(help="Good for this job only, or with * at the end for all that begin so; may be repeated."),
     ] = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(help="How long it is good for, such as 12h, 30d or 52w; for ever if not given.", metavar="TIME"),
+    ] = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,13 +51,17 @@ def create(
     from planner_client.contract import TokenRequest  # noqa: PLC0415 - keeps `hydraulis --help` fast
 
     with failures_of("tokens create"):
-        wanted = TokenRequest.model_validate({"name": name, "scope": scope, "jobs": job or None})
+        lifetime_s = None if expires_in is None else _seconds(expires_in)
+        wanted = TokenRequest.model_validate(
+            {"name": name, "scope": scope, "jobs": job or None, "expires_in_s": lifetime_s}
+        )
         with _opened("tokens create", database, may_create=True) as (register, record):
             token = register.give(wanted)
             record.done(token=None, action="create-token", subject=name)
     sys.stdout.write((token.model_dump_json(indent=2) if as_json else token.token) + "\n")
     jobs = "all jobs" if token.jobs is None else ", ".join(token.jobs)
-    sys.stderr.write(f"token {name}: scope {token.scope}, {jobs}; its secret is not shown again\n")
+    expiry = "" if token.expires_at is None else f", expires {_shown_time(token.expires_at)} UTC"
+    sys.stderr.write(f"token {name}: scope {token.scope}, {jobs}{expiry}; its secret is not shown again\n")
 
 
 @tokens.command("list")
@@ -105,9 +116,25 @@ def _refuse_missing(command: str, database: str, file: str | None) -> None:
         fail(command, f"there is no database {file}; give that of the service with --database", BAD_INPUT)
 
 
-def _print_table(listing: "TokenList") -> None:
+def _seconds(text: str) -> int:
+    """Read a time such as ``30d``."""
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS and unit in UNIT_S):
+        fail(
+            "tokens create",
+            f"--expires-in {text!r:.80} is no time; give a number and one of {', '.join(UNIT_S)}, such as 30d",
+            BAD_INPUT,
+        )
+    return int(number) * UNIT_S[unit]
+
+
+def _shown_time(at: float) -> str:
     import time  # noqa: PLC0415 - keeps `hydraulis --help` fast
 
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(at))
+
+
+def _print_table(listing: "TokenList") -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
@@ -115,10 +142,11 @@ def _print_table(listing: "TokenList") -> None:
         sys.stderr.write("there are no tokens; `hydraulis tokens create NAME --scope SCOPE` gives one\n")
         return
     table = Table(box=None, pad_edge=False)
-    for heading in ("name", "scope", "jobs", "given (UTC)"):
+    for heading in ("name", "scope", "jobs", "given (UTC)", "expires (UTC)"):
         table.add_column(heading, overflow="fold")
     for token in listing.tokens:
         jobs = "all" if token.jobs is None else ", ".join(token.jobs)
-        given = time.strftime("%Y-%m-%d %H:%M", time.gmtime(token.created_at))
-        table.add_row(token.name, token.scope, jobs, given)
+        expiry = "never" if token.expires_at is None else _shown_time(token.expires_at)
+        expiry += " (expired)" if token.is_expired else ""
+        table.add_row(token.name, token.scope, jobs, _shown_time(token.created_at), expiry)
     Console().print(table)

@@ -41,6 +41,7 @@ STATUS_BY_CODE: dict[str, int] = {
     FaultCode.PLAN_IN_USE: 409,
     FaultCode.TOKEN_CONFLICT: 409,
     FaultCode.UNAUTHENTICATED: 401,
+    FaultCode.TOKEN_EXPIRED: 401,
     FaultCode.FORBIDDEN: 403,
     FaultCode.OVERLOADED: 429,
     FaultCode.DEADLINE_EXCEEDED: 504,

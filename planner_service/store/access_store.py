@@ -1,7 +1,7 @@
 """Tokens, of which only hashes are kept, and the audit record."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -21,6 +21,10 @@ class TokenRow:
         Patterns of the jobs that it is good for; None for all.
     created_at
         When it was given (seconds since 1970, UTC).
+    expires_at
+        From when it is good for nothing any more; None if never.
+    read_at
+        Given by the store: what the time was when it was read, so that whether it has expired is the store's to say.
     """
 
     name: str
@@ -28,6 +32,18 @@ class TokenRow:
     scope: str
     jobs: tuple[str, ...] | None
     created_at: float = 0.0
+    expires_at: float | None = None
+    read_at: float = field(default=0.0, compare=False)
+
+    @property
+    def left_s(self) -> float | None:
+        """How long it was still good for when it was read; None if it does not expire."""
+        return None if self.expires_at is None else max(0.0, self.expires_at - self.read_at)
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it had expired when it was read."""
+        return self.left_s == 0.0
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,13 @@ class AccessStore(ABC):
     """Tokens and the audit record; see `planner_service.store.interface.Store` for what every method owes."""
 
     @abstractmethod
-    def put_token(self, row: TokenRow) -> TokenRow:
-        """Store a token; return it with its time.
+    def put_token(self, row: TokenRow, *, lifetime_s: float | None = None) -> TokenRow:
+        """Store a token; return it with its times.
+
+        Parameters
+        ----------
+        lifetime_s
+            How long it is good for from now on; None for ever. It stays stored when it has expired.
 
         Raises
         ------
@@ -69,11 +90,11 @@ class AccessStore(ABC):
 
     @abstractmethod
     def token_with_hash(self, secret_hash: str) -> TokenRow | None:
-        """Return the token whose secret has this hash, or None."""
+        """Return the token whose secret has this hash, expired or not, or None."""
 
     @abstractmethod
     def tokens(self) -> list[TokenRow]:
-        """Return all tokens, ascending by name."""
+        """Return all tokens, expired ones included, ascending by name."""
 
     @abstractmethod
     def delete_token(self, name: str) -> bool:

@@ -62,6 +62,17 @@ def test_decisions_follow_scope_and_jobs(
         assert (decision.code, decision.token) == ("forbidden", "t")
 
 
+@given(lived_s=st.floats(0, 100), lifetime_s=st.floats(0.001, 100), need=st.sampled_from(SCOPES))
+def test_an_expired_token_is_good_for_nothing_and_is_told_so(lived_s: float, lifetime_s: float, need: str) -> None:
+    row = TokenRow("t", "0", "admin", None, 50.0, 50.0 + lifetime_s, read_at=50.0 + lived_s)
+    decision = decide(row, Need(need, "any"))  # type: ignore[arg-type]  # drawn from the literals
+    if isinstance(decision, Refused):
+        assert row.read_at >= row.expires_at  # type: ignore[operator]  # it has one
+        assert (decision.code, decision.token, decision.detail) == ("token-expired", "t", "token t has expired")
+    else:
+        assert row.read_at < row.expires_at  # type: ignore[operator]
+
+
 def test_nobody_is_unauthenticated_not_forbidden() -> None:
     decision = decide(None, Need("read", "any"))
     assert isinstance(decision, Refused)

@@ -1,6 +1,7 @@
 """Ways past the guard that somebody might try, and what it writes down."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -111,9 +112,30 @@ def test_a_token_given_over_http_works_and_stops_when_it_is_revoked(asked: Asked
     assert asked.ask("DELETE", "/v1/tokens/trainer", admin).status == 404
 
 
+def test_a_token_with_a_lifetime_works_until_it_has_expired_and_is_told_so(asked: AskedApp) -> None:
+    admin = asked.tokens.give("admin")
+    wanted = {"name": "guest", "scope": "read", "expires_in_s": 2}
+    given = NewToken.model_validate_json(asked.ask("POST", "/v1/tokens", admin, body=json.dumps(wanted).encode()).body)
+    assert given.expires_at == pytest.approx(given.created_at + 2)
+    assert asked.ask("GET", "/v1/jobs", given.token).status == 200
+    # Remembered for less than the seconds that other tokens are.
+    time.sleep(2.1)
+    for path in ("/v1/jobs", "/nothing/here"):
+        answer = asked.ask("GET", path, given.token)
+        assert (answer.status, answer.json["code"]) == (401, "token-expired")
+    listed = {token["name"]: token for token in asked.ask("GET", "/v1/tokens", admin).json["tokens"]}
+    assert (listed["guest"]["expires_at"], listed["guest"]["is_expired"]) == (given.expires_at, True)
+    assert [token["expires_at"] for name, token in listed.items() if name != "guest"] == [None]
+    assert asked.ask("DELETE", "/v1/tokens/guest", admin).status == 204
+    assert asked.ask("GET", "/v1/jobs", given.token).json["code"] == "unauthenticated"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"name": "x", "scope": "read", "expires_in_s": 0},
+        {"name": "x", "scope": "read", "expires_in_s": 1.5},
+        {"name": "x", "scope": "read", "expires_in_s": 10**12},
         {"name": "x"},
         {"name": "x", "scope": "root"},
         {"name": "x y", "scope": "read"},

@@ -263,6 +263,26 @@ def test_tokens_are_listed_for_people_and_for_programs(tmp_path: Path) -> None:
     ]
 
 
+def test_tokens_that_expire_are_listed_with_their_time_and_leave_a_server_that_nobody_can_call(
+    serve: Serve, tmp_path: Path
+) -> None:
+    database = tmp_path / "planner.sqlite3"
+    secret = created("guest", "--scope", "read", "--expires-in", "1s", database=database)
+    time.sleep(1.1)
+    [shown] = tokens("list", database=database).stdout.splitlines()[1:]
+    assert shown.endswith("(expired)")
+    server = serve("--workers", "1", "--auth", "tokens", database=database)
+    assert "none is valid" in server.log
+    answer = httpx.get(f"{server.url}/v1/jobs", headers={"Authorization": f"Bearer {secret}"}, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (401, "token-expired")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    created("trainer", "--scope", "plan", "--expires-in", "30d", database=database)
+    listing = TokenList.model_validate_json(tokens("list", "--json", database=database).stdout)
+    [trainer] = [token for token in listing.tokens if token.name == "trainer"]
+    assert trainer.expires_at == pytest.approx(trainer.created_at + 30 * 86_400)
+    assert not trainer.is_expired
+
+
 def test_tokens_that_cannot_be_given_or_found_are_refused_in_one_sentence(tmp_path: Path) -> None:
     database = tmp_path / "p.sqlite3"
     missing = tokens("list", database=database)
@@ -274,6 +294,8 @@ def test_tokens_that_cannot_be_given_or_found_are_refused_in_one_sentence(tmp_pa
         (("create", "a", "--scope", "read"), "there is a token named a already; give yours another name"),
         (("create", "a b", "--scope", "read"), "name: String should match pattern"),
         (("create", "b", "--scope", "read", "--job", "a*b"), "String should match pattern"),
+        (("create", "b", "--scope", "read", "--expires-in", "soon"), "--expires-in 'soon' is no time; give a number"),
+        (("create", "b", "--scope", "read", "--expires-in", "0d"), "expires_in_s: Input should be greater than"),
         (("revoke", "b"), "there is no token named 'b'"),
         (("create", "b", "--scope", "root"), "'root' is not one of"),
     ):

@@ -18,6 +18,7 @@ from planner_service.store.sql.tables import METADATA
 
 OLD = Path(__file__).parent / "old_databases"
 OLD_PLANS = 4
+TABLES = ["profiles", "plans", "jobs", "iterations", "batches", "timings", "tokens", "audit"]
 OLD_PROFILES = ["Zwei", "andere", "mine-llama-13b-a800-80g"]
 
 
@@ -96,14 +97,14 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def load_old(database: str, server: PostgresServer | None) -> None:
-    """Fill a database with what version 0.1.0 wrote."""
+def load_old(database: str, server: PostgresServer | None, name: str = "version_0_1_0") -> None:
+    """Fill a database with what an older version wrote."""
     if server is None:
         connection = sqlite3.connect(database)
-        connection.executescript((OLD / "version_0_1_0.sqlite.sql").read_text(encoding="utf-8"))
+        connection.executescript((OLD / f"{name}.sqlite.sql").read_text(encoding="utf-8"))
         connection.close()
     else:
-        server.execute(database_name(database), (OLD / "version_0_1_0.postgresql.sql").read_text(encoding="utf-8"))
+        server.execute(database_name(database), (OLD / f"{name}.postgresql.sql").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -137,6 +138,36 @@ def test_a_database_of_version_0_1_0_is_upgraded_with_everything_in_it(old_datab
     assert store.plans.page(after=OLD_PLANS, limit=5)[0].number == OLD_PLANS + 1
     store.close()
     SqlStore(old_database).close()
+
+
+@pytest.fixture
+def database_with_jobs(shared_database: str, request: pytest.FixtureRequest) -> str:
+    """The name of a database as revision 0002 left it, with jobs, tokens and an audit record, of each kind."""
+    is_postgresql = shared_database.startswith("postgresql")
+    server = request.getfixturevalue("postgres_server") if is_postgresql else None
+    load_old(shared_database, server, "revision_0002")
+    return shared_database
+
+
+def test_a_database_with_jobs_and_tokens_is_upgraded_with_everything_in_it(database_with_jobs: str) -> None:
+    engine = create_engine(database_url(database_with_jobs))
+    with engine.connect() as connection:
+        hashes = list(connection.execute(text("SELECT secret_hash FROM tokens")).scalars())
+        counts = {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one() for name in TABLES}  # noqa: S608 - the test's own names
+    assert all(counts.values())
+    store = SqlStore(database_with_jobs)
+    assert difference(database_with_jobs) == []
+    for secret_hash in hashes:
+        row = store.access.token_with_hash(secret_hash)
+        assert row is not None
+        assert (row.expires_at, row.is_expired) == (None, False)
+    assert len(store.access.tokens()) == len(hashes)
+    assert len(store.access.audit(after=0, limit=100)) == counts["audit"]
+    with engine.connect() as connection:
+        after = {name: connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one() for name in TABLES}  # noqa: S608
+    assert after == counts
+    engine.dispose()
+    store.close()
 
 
 def test_migrations_and_tables_agree(shared_database: str) -> None:

@@ -171,6 +171,26 @@ def test_tokens_are_given_found_listed_and_taken_back(store: Store) -> None:
     assert store.access.token_with_hash("1" * 64) is None
 
 
+def test_a_token_expires_by_the_clock_of_the_database_and_stays_stored(store: Store) -> None:
+    for_ever = store.access.put_token(TokenRow("for-ever", "1" * 64, "plan", None))
+    assert (for_ever.expires_at, for_ever.left_s, for_ever.is_expired) == (None, None, False)
+    given = store.access.put_token(TokenRow("short", "2" * 64, "plan", None), lifetime_s=0.3)
+    assert given.expires_at == pytest.approx(given.created_at + 0.3)
+    assert not given.is_expired
+    found = store.access.token_with_hash("2" * 64)
+    assert found == given
+    assert found.left_s is not None
+    assert found.left_s <= 0.3
+    time.sleep(0.35)
+    found = store.access.token_with_hash("2" * 64)
+    assert found == given
+    assert found.is_expired
+    assert [(row.name, row.is_expired) for row in store.access.tokens()] == [("for-ever", False), ("short", True)]
+    with pytest.raises(TokenConflict):
+        store.access.put_token(TokenRow("short", "3" * 64, "plan", None))
+    assert store.access.delete_token("short")
+
+
 def test_two_tokens_cannot_have_one_name(store: Store) -> None:
     store.access.put_token(TokenRow("t", "1" * 64, "plan", ()))
     with pytest.raises(TokenConflict):

@@ -6,8 +6,10 @@ from pydantic import Field, StringConstraints
 
 from planner_client.contract.scalars import (
     MAX_JOB_PATTERNS,
+    MAX_TOKEN_LIFETIME_S,
     NonNegativeFloat,
     NonNegativeInt,
+    PositiveInt,
     Returned,
     Sent,
     TokenName,
@@ -32,11 +34,14 @@ class TokenRequest(Sent):
         What its holder may do.
     jobs
         Jobs that it is good for, by name or as the beginning of names with ``*`` behind it; all of them if not given.
+    expires_in_s
+        How long it is good for (seconds); for ever if null.
     """
 
     name: TokenName
     scope: Scope
     jobs: Annotated[list[JobPattern], Field(min_length=1, max_length=MAX_JOB_PATTERNS)] | None = None
+    expires_in_s: Annotated[PositiveInt, Field(le=MAX_TOKEN_LIFETIME_S)] | None = None
 
 
 class TokenSummary(Returned):
@@ -52,12 +57,18 @@ class TokenSummary(Returned):
         Jobs that it is good for; null for all.
     created_at
         When it was given (seconds since 1970, UTC).
+    expires_at
+        From when it is good for nothing any more (seconds since 1970, UTC); null if never.
+    is_expired
+        Whether that is past.
     """
 
     name: str
     scope: Scope
     jobs: list[str] | None
     created_at: NonNegativeFloat
+    expires_at: NonNegativeFloat | None = None
+    is_expired: bool = False
 
 
 class NewToken(TokenSummary):

@@ -40,6 +40,7 @@ class FaultCode(StrEnum):
     PLAN_IN_USE = "plan-in-use"
     TOKEN_CONFLICT = "token-conflict"  # noqa: S105 - a fault's name
     UNAUTHENTICATED = "unauthenticated"
+    TOKEN_EXPIRED = "token-expired"  # noqa: S105 - a fault's name
     FORBIDDEN = "forbidden"
     OVERLOADED = "overloaded"
     DEADLINE_EXCEEDED = "deadline-exceeded"

@@ -34,6 +34,7 @@ MAX_WAIT_MS = 600_000
 """Longest wait that a caller can ask for."""
 
 MAX_JOB_PATTERNS = 256
+MAX_TOKEN_LIFETIME_S = 36_500 * 86_400
 
 
 def _refuse_bool(value: Any) -> Any:

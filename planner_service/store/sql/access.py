@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Connection, Select, delete, func, insert, select
 
 from planner_service.store.access_store import AccessStore, AuditRow, TokenRow
 from planner_service.store.faults import TokenConflict
-from planner_service.store.sql.database import Database, Transaction, is_storable
+from planner_service.store.sql.database import Database, Transaction, is_storable, now_of
 from planner_service.store.sql.tables import AUDIT, TOKENS
 
 _AUDIT_LOCK = 0x48594452_41554454
@@ -20,17 +20,23 @@ class SqlAccessStore(AccessStore):
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def put_token(self, row: TokenRow) -> TokenRow:
+    def put_token(self, row: TokenRow, *, lifetime_s: float | None = None) -> TokenRow:
         """Store a token; see `AccessStore.put_token`."""
 
         def work(transaction: Transaction) -> TokenRow:
             created_at = transaction.now()
-            jobs = None if row.jobs is None else json.dumps(row.jobs)
+            expires_at = None if lifetime_s is None else created_at + lifetime_s
             if not transaction.insert_unless_there(
-                TOKENS, name=row.name, secret_hash=row.secret_hash, scope=row.scope, jobs=jobs, created_at=created_at
+                TOKENS,
+                name=row.name,
+                secret_hash=row.secret_hash,
+                scope=row.scope,
+                jobs=None if row.jobs is None else json.dumps(row.jobs),
+                created_at=created_at,
+                expires_at=expires_at,
             ):
                 raise TokenConflict(row.name)
-            return TokenRow(row.name, row.secret_hash, row.scope, row.jobs, created_at)
+            return TokenRow(row.name, row.secret_hash, row.scope, row.jobs, created_at, expires_at, read_at=created_at)
 
         return self._database.write(work, repeatable=False)
 
@@ -38,12 +44,19 @@ class SqlAccessStore(AccessStore):
         """Return the token whose secret has this hash, or None."""
         if not is_storable(secret_hash):
             return None
-        found = self._database.first(select(TOKENS).where(TOKENS.c.secret_hash == secret_hash))
+        found = self._database.read(
+            lambda connection: connection.execute(
+                _tokens_now(connection).where(TOKENS.c.secret_hash == secret_hash)
+            ).first()
+        )
         return None if found is None else _token_row(found)
 
     def tokens(self) -> list[TokenRow]:
         """Return all tokens, ascending by name."""
-        return [_token_row(row) for row in self._database.rows(select(TOKENS).order_by(TOKENS.c.name))]
+        rows = self._database.read(
+            lambda connection: connection.execute(_tokens_now(connection).order_by(TOKENS.c.name)).all()
+        )
+        return [_token_row(row) for row in rows]
 
     def delete_token(self, name: str) -> bool:
         """Take a token back; return whether there was one."""
@@ -72,6 +85,12 @@ class SqlAccessStore(AccessStore):
         return [AuditRow(row.token, row.action, row.subject, row.outcome, number=row.number, at=row.at) for row in rows]
 
 
+def _tokens_now(connection: Connection) -> Select[Any]:
+    return select(TOKENS, now_of(connection).label("read_at"))
+
+
 def _token_row(row: Any) -> TokenRow:
     jobs = None if row.jobs is None else tuple(json.loads(row.jobs))
-    return TokenRow(row.name, row.secret_hash, row.scope, jobs, row.created_at)
+    return TokenRow(
+        row.name, row.secret_hash, row.scope, jobs, row.created_at, row.expires_at, read_at=float(row.read_at)
+    )

@@ -158,6 +158,8 @@ TOKENS = Table(
     Column("scope", String(16), nullable=False),
     Column("jobs", Text, nullable=True),
     Column("created_at", Float(53), nullable=False),
+    # Null if never.
+    Column("expires_at", Float(53), nullable=True),
     UniqueConstraint("secret_hash", name="uq_tokens_secret_hash"),
 )
 
