@@ -1,19 +1,25 @@
 """What every store owes for profiles, plans, tokens and the audit record, held over all back ends."""
 
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from postgres import PostgresServer
 from store_kinds import OpenStore
 
 from planner_service.store import (
     AuditRow,
     Claim,
+    JobConflict,
     JobRow,
     PlanRow,
     ProfileConflict,
     ProfileInUse,
     ProfileRow,
     ReportTerms,
+    SqlStore,
     Store,
     StoredPlan,
     TokenConflict,
@@ -236,3 +242,122 @@ def test_pruning_takes_a_bounded_number_of_rows_at_a_time(store: Store) -> None:
     assert sum(went) == num_plans
     assert max(went) <= 100
     assert store.plans.page(after=0, limit=1) == []
+
+
+NUM_WRITERS = 12
+
+
+def at_once(open_store: OpenStore, write: Callable[[Store, int], object]) -> list[object]:
+    """Let many writers write at one moment, over several stores on one database; return what each was told."""
+    stores = [open_store() for _ in range(3)]
+    start = threading.Barrier(NUM_WRITERS)
+
+    def one(number: int) -> object:
+        start.wait(10)
+        try:
+            return write(stores[number % len(stores)], number)
+        except (ProfileConflict, JobConflict, TokenConflict) as conflict:
+            return type(conflict)
+
+    with ThreadPoolExecutor(NUM_WRITERS) as threads:
+        return list(threads.map(one, range(NUM_WRITERS), timeout=60))
+
+
+def test_of_many_who_put_a_plan_at_once_one_wins_and_all_get_its_bytes(open_store: OpenStore) -> None:
+    told = at_once(open_store, lambda store, number: store.plans.put(plan_row(body=b"%d" % number)))
+    assert len(set(map(repr, told))) == 1
+    assert open_store().plans.of_request("sha256:k") == told[0]
+    assert len(open_store().plans.page(after=0, limit=10)) == 1
+
+
+def test_of_many_who_put_a_profile_at_once_one_wins_and_the_others_are_told(open_store: OpenStore) -> None:
+    told = at_once(
+        open_store, lambda store, number: store.profiles.put(ProfileRow("p", b"%d" % number, f"sha256:{number}"))
+    )
+    assert sorted(map(repr, told)) == sorted(["True", *[repr(ProfileConflict)] * (NUM_WRITERS - 1)])
+    assert open_store().profiles.get("p") == ProfileRow("p", b"%d" % told.index(True), f"sha256:{told.index(True)}")
+
+
+def test_of_many_who_register_a_job_at_once_one_wins_and_the_others_are_told(open_store: OpenStore) -> None:
+    told = at_once(open_store, lambda store, number: store.jobs.put(JobRow("j", b"%d" % number))[1])
+    assert sorted(map(repr, told)) == sorted(["True", *[repr(JobConflict)] * (NUM_WRITERS - 1)])
+    found = open_store().jobs.get("j")
+    assert found is not None
+    assert found.spec == b"%d" % told.index(True)
+
+
+def test_of_many_who_register_the_same_job_at_once_one_is_told_that_it_is_new(open_store: OpenStore) -> None:
+    told = at_once(open_store, lambda store, _: store.jobs.put(JobRow("j", b"{}")))
+    assert sorted(is_new for _, is_new in told) == [False] * (NUM_WRITERS - 1) + [True]  # type: ignore[misc]
+    assert len({row for row, _ in told}) == 1  # type: ignore[misc]
+
+
+def test_of_many_who_give_a_token_at_once_one_wins_and_the_others_are_told(open_store: OpenStore) -> None:
+    told = at_once(
+        open_store, lambda store, number: store.access.put_token(TokenRow("t", f"{number:064x}", "read", None)).name
+    )
+    assert sorted(map(repr, told)) == sorted([repr("t"), *[repr(TokenConflict)] * (NUM_WRITERS - 1)])
+    [row] = open_store().access.tokens()
+    assert row.secret_hash == f"{told.index('t'):064x}"
+
+
+def test_of_many_who_claim_at_once_no_two_get_the_same_iteration(open_store: OpenStore) -> None:
+    store = open_store()
+    store.jobs.put(JobRow("j", b"{}"))
+    for iteration in range(NUM_WRITERS // 2):
+        store.jobs.report("j", iteration, {"a": b"1"}, ReportTerms(1, 60.0, 100))
+    told = at_once(open_store, lambda store, number: store.jobs.claim(f"owner-{number}", 60.0))
+    claimed = [claim.iteration for claim in told if isinstance(claim, Claim)]
+    assert sorted(claimed) == list(range(NUM_WRITERS // 2))
+
+
+def test_the_audit_record_goes_by_age_and_its_numbers_are_not_given_again(store: Store) -> None:
+    for number in range(3):
+        store.access.record(AuditRow("t", f"action {number}", "x", "done"))
+    assert store.prune(keep_iterations_s=3600.0, keep_plans_s=3600.0, keep_audit_s=3600.0) == 0
+    last = store.access.audit(after=0, limit=10)[-1].number
+    assert store.prune(keep_iterations_s=3600.0, keep_plans_s=3600.0, keep_audit_s=-1.0) == 3
+    assert store.access.audit(after=0, limit=10) == []
+    store.access.record(AuditRow(None, "later", "x", "refused"))
+    [entry] = store.access.audit(after=last, limit=10)
+    assert entry.action == "later"
+
+
+def test_jobs_profiles_and_tokens_stay_however_old_they_are(store: Store) -> None:
+    store.profiles.put(ProfileRow("p", b"{}", "sha256:p"))
+    store.jobs.put(JobRow("j", b"{}"))
+    store.access.put_token(TokenRow("t", "1" * 64, "read", None), lifetime_s=0.001)
+    time.sleep(0.01)
+    assert store.prune(keep_iterations_s=-1.0, keep_plans_s=-1.0, keep_audit_s=-1.0) == 0
+    assert store.profiles.get("p") is not None
+    assert store.jobs.get("j") is not None
+    found = store.access.token_with_hash("1" * 64)
+    assert found is not None
+    assert found.is_expired
+
+
+@pytest.mark.parametrize("fast_s", [-86_400.0, 86_400.0])
+def test_times_are_those_of_the_server_whatever_the_services_clock_says(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch, fast_s: float
+) -> None:
+    true_time = time.time
+    store = SqlStore(postgres_server.new_database())
+    monkeypatch.setattr(time, "time", lambda: true_time() + fast_s)
+    token = store.access.put_token(TokenRow("t", "1" * 64, "read", None), lifetime_s=60.0)
+    found = store.access.token_with_hash("1" * 64)
+    store.access.record(AuditRow(None, "a", "x", "done"))
+    job, _ = store.jobs.put(JobRow("j", b"{}"))
+    collecting = store.jobs.report("j", 0, {"a": b"1"}, ReportTerms(2, 60.0, 100))
+    assert store.jobs.claim("me", 60.0) is None
+    store.plans.put(plan_row())
+    assert store.prune(keep_iterations_s=3600.0, keep_plans_s=3600.0, keep_audit_s=3600.0) == 0
+    times = [
+        token.created_at,
+        job.created_at,
+        collecting.due_at - 60.0,
+        store.plans.page(after=0, limit=1)[0].created_at,
+    ]
+    store.close()
+    assert found is not None
+    assert not found.is_expired
+    assert all(abs(at - true_time()) < 30 for at in times)
