@@ -72,5 +72,23 @@ class FallbackImpossible(HydraulisError):  # noqa: N818 - named for what the cal
     """No plan can be had without the planner: a limit or an option is against it, or nothing is there to start from."""
 
 
+class SequenceTooLong(FallbackImpossible):
+    """A sequence is longer than any micro-batch may be, and over-long ones are not to be dropped.
+
+    Attributes
+    ----------
+    limit
+        The most tokens of a sequence.
+    """
+
+    def __init__(self, message: str, limit: int) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type["SequenceTooLong"], tuple[str, int]]:
+        """Keep the limit when the error travels between processes."""
+        return type(self), (str(self), self.limit)
+
+
 class NoPlanPossible(HydraulisError):  # noqa: N818 - named for what the caller does about it
     """There is no plan for an iteration: the planner gave none in time, and none could be made without it."""

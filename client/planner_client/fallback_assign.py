@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner_client.charged import aligned
 from planner_client.contract import PlanOptions, PlanRequest, SequenceCount
-from planner_client.errors import FallbackImpossible
+from planner_client.errors import FallbackImpossible, SequenceTooLong
 from planner_client.fallback_packing import Item, Stages
 
 
@@ -110,9 +110,10 @@ class _Policy:
         if longest is not None and length > longest:
             limit, whose = longest, "the max_length of the request"
         once_aligned = f" ({aligned(length, alignment)} once aligned)" if alignment > 1 else ""
-        return FallbackImpossible(
+        return SequenceTooLong(
             f"source {source} has a sequence of {length} tokens{once_aligned} but without the planner the limit is "
-            f"{limit}, {whose}; leave such sequences out, or set over_long to drop"
+            f"{limit}, {whose}; leave such sequences out, or set over_long to drop",
+            limit,
         )
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from worker_agent.trainer.checkpoint_folder import (
     prune,
     put_back_replaced,
     record_digests,
+    tell_damaged,
     try_folder,
     whole_checkpoints,
 )
@@ -81,6 +83,25 @@ def test_a_torn_checkpoint_is_passed_over_for_an_older_whole_one(tmp_path: Path,
     assert lacks in str(missing_part(torn))
 
 
+def test_what_is_passed_over_is_told_and_where_nothing_is_whole_nothing_begins(tmp_path: Path) -> None:
+    tell_damaged(tmp_path / "none")
+    older, newer = write(tmp_path, 5), write(tmp_path, 6)
+    tell_damaged(tmp_path)
+    tear(newer, "a file gone")
+    with pytest.warns(UserWarning, match=r"iteration-00000006 is passed over: .* is not there"):
+        tell_damaged(tmp_path)
+    write(tmp_path, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tell_damaged(tmp_path)  # a newer one is whole: nothing is lost
+    tear(tmp_path / checkpoint_name(7), "a file gone")
+    tear(older, "a file gone")
+    before = names(tmp_path)
+    with pytest.raises(CheckpointRefused, match="holds 3 checkpoints and none is whole: of iteration-00000005"):
+        tell_damaged(tmp_path)
+    assert names(tmp_path) == before
+
+
 def test_the_newest_whole_checkpoints_are_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         write(tmp_path, number)
@@ -88,7 +109,8 @@ def test_the_newest_whole_checkpoints_are_kept(tmp_path: Path) -> None:
     partial_path(tmp_path, 9).mkdir()
     (tmp_path / "notes.txt").write_text("not ours")
     prune(tmp_path, 2)
-    assert names(tmp_path) == [checkpoint_name(3), checkpoint_name(5), "notes.txt"]
+    # What is damaged can perhaps be mended, and is nobody's to delete.
+    assert names(tmp_path) == [checkpoint_name(3), checkpoint_name(4), checkpoint_name(5), "notes.txt"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(tmp_path: Path) -> None:

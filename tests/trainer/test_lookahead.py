@@ -109,5 +109,5 @@ def test_a_sequence_that_cannot_be_read_does_not_stop_the_iterations_before_it(b
     done, fault = run.go()
     assert done == [3, 4, 5, 6][:bad]
     assert isinstance(fault, IterationFailed)
-    assert f"slot {bad} of epoch 0 holds a tensor of shape (3,) and torch.float32" in str(fault)
+    assert f"data[{bad}] (slot {bad} of epoch 0) holds a tensor of shape (3,) and torch.float32" in str(fault)
     assert f"announce {bad}" not in run.log

@@ -118,6 +118,13 @@ def test_a_script_that_fails_on_one_rank_stops_all_after_a_checkpoint(trained: T
     assert len({report["callback"]["message"] for report in trained}) == 1
 
 
+def test_arguments_that_differ_between_ranks_are_refused_by_name_on_all_of_them(trained: Trained) -> None:
+    for report in trained:
+        assert len(report["unlike"]) == 6
+        for name, fault in report["unlike"].items():
+            assert fault.startswith(f"ValueError: ranks were given different arguments: {name}; this rank has {name}=")
+
+
 def test_an_optimizer_that_leaves_parameters_out_ends_alike_on_every_rank(trained: Trained) -> None:
     (end,) = {report["frozen"] for report in trained}
     assert end == "no fault"
@@ -286,13 +293,24 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_iteration(t
         trainer(plans=own_plan, checkpoints=CheckpointSettings(tmp_path / "file" / "folder"))
 
 
-def test_a_bad_sequence_ends_a_run_with_a_checkpoint_of_all_iterations_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (torch.ones(3), "holds a tensor"),
+        (torch.arange(0), "holds an empty sequence"),
+        (torch.tensor([1, 17, 2]), "has token id 17 as token 1 of 3 but vocab_size is 17, so that ids are 0 to 16"),
+        (torch.tensor([-1, 2]), "has token id -1 as token 0 of 2"),
+    ],
+)
+def test_a_bad_sequence_ends_a_run_with_a_checkpoint_of_all_iterations_before_it(
+    tmp_path: Path, bad: torch.Tensor, message: str
+) -> None:
     data = [torch.arange(8 - number % 3) for number in range(12)]
-    data[9] = torch.ones(3)
+    data[9] = bad
     arguments = {"plans": in_turn([ALONE]), "data": data, "shuffle": False, "tokens_per_iteration": None}
     with (
         trainer(**arguments, sequences_per_iteration=2, checkpoints=CheckpointSettings(tmp_path)) as run,
-        pytest.raises(TrainingStopped, match="slot 9 of epoch 0 holds a tensor") as stop,
+        pytest.raises(TrainingStopped, match=rf"data\[9\] \(slot 9 of epoch 0\) {message}") as stop,
     ):
         run.train()
     assert stop.value.iteration == 4

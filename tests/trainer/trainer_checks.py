@@ -69,6 +69,19 @@ def with_frozen_parameters(folder: Path) -> str:
     return fault_of(lambda: train(TENSOR, num_iterations=3, **frozen))
 
 
+def unlike(rank: int, folder: Path) -> dict[str, dict[str, Any]]:
+    """Arguments of which the last rank has others, by what errors call them."""
+    is_odd = rank == 2
+    return {
+        "optimizer": {"optimizer": OptimizerSettings(learning_rate=0.02 if is_odd else 0.01)},
+        "seed, shuffle": {"seed": 4 if is_odd else 3},
+        "data": {"data": dataset()[1:] if is_odd else dataset()},
+        "num_iterations, num_epochs": {"num_iterations": 3 if is_odd else 2},
+        "tokens_per_iteration, sequences_per_iteration": {"tokens_per_iteration": 90 if is_odd else 80},
+        "checkpoints": {"checkpoints": CheckpointSettings(folder / "unlike", every_iterations=3 if is_odd else 2)},
+    }
+
+
 def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
     """Resume by other strategies, which take turns, and meet what stops a run."""
     if rank == 0:
@@ -87,6 +100,7 @@ def check_trainers(rank: int, written: Path, folder: Path) -> dict[str, Any]:
         "bad token": stop_of(lambda: train(TENSOR, data=bad, shuffle=False, num_iterations=NUM_ITERATIONS)),
         "callback": stop_of(lambda: with_a_failing_script(folder / "callback")),
         "frozen": with_frozen_parameters(folder / "frozen"),
+        "unlike": {name: fault_of(lambda own=own: train(TENSOR, **own)) for name, own in unlike(rank, folder).items()},
         "layout": stop_of(lambda: train(((8, 1),))),
         "asked to stop": asked_to_stop(folder / "asked"),
     }

@@ -34,6 +34,7 @@ from worker_agent.trainer.checkpoint_folder import (
     put_back_replaced,
     read_manifest,
     record_digests,
+    tell_damaged,
     try_folder,
     whole_checkpoints,
 )
@@ -100,6 +101,8 @@ class CheckpointWriter:
     def newest(self, *, before: Path | None = None) -> Path | None:
         """Return the newest whole checkpoint, the same on every rank; None if there is none.
 
+        Of damaged ones that are newer it warns.
+
         Parameters
         ----------
         before
@@ -108,12 +111,14 @@ class CheckpointWriter:
         Raises
         ------
         worker_agent.executor.faults.IterationFailed
-            On every rank, if the folder cannot be read.
+            On every rank, if the folder cannot be read, or holds damaged checkpoints and no whole one.
         """
         found = b""
         with settled("looking for checkpoints", self._group):
             if self._leads:
                 put_back_replaced(self._folder)
+                if before is None:
+                    tell_damaged(self._folder)
                 whole = whole_checkpoints(self._folder)
                 if before is not None:
                     whole = [path for path in whole if iterations_of(path) < iterations_of(before)]

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 from worker_agent.trainer.faults import CheckpointRefused
 
 FORMAT = 2
+MOST_TOLD = 3
+"""Damaged checkpoints that an error names, the newest."""
+
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"iteration-(\d{8,})")
 _REPLACED = re.compile(r"\.(iteration-\d{8,})\.replaced")
@@ -57,11 +61,41 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     CheckpointRefused
         If the folder cannot be read.
     """
+    return [path for path, missing in _named_as_checkpoints(folder) if missing is None]
+
+
+def tell_damaged(folder: Path) -> None:
+    """Warn of checkpoints that are not whole and newer than those that are.
+
+    None is ever left like that by a run, killed or not: a disk, or somebody, took something from them.
+
+    Raises
+    ------
+    CheckpointRefused
+        If the folder cannot be read, or holds such ones and no whole one: a run that began anew there would be taken
+        for the one that wrote them.
+    """
+    named = _named_as_checkpoints(folder)
+    damaged = [(path, missing) for path, missing in named if missing is not None and _is_own_folder(path)]
+    whole = [path for path, missing in named if missing is None]
+    if damaged and not whole:
+        told = "; ".join(f"of {path.name}, {missing}" for path, missing in damaged[-MOST_TOLD:])
+        raise CheckpointRefused(
+            f"{folder} holds {len(damaged)} checkpoints and none is whole: {told}. Restore what is missing, or name an "
+            "empty folder to begin anew; nothing was changed here"
+        )
+    for path, missing in damaged:
+        if iterations_of(path) > iterations_of(whole[-1]):
+            warnings.warn(f"checkpoint {path} is passed over: {missing}", stacklevel=2)
+
+
+def _named_as_checkpoints(folder: Path) -> list[tuple[Path, str | None]]:
+    """Return what bears the name of a checkpoint, oldest first, and what it lacks."""
     if not folder.exists():
         return []
     try:
         named = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-        return [path for _, path in sorted(named) if missing_part(path) is None]
+        return [(path, missing_part(path)) for _, path in sorted(named)]
     except OSError as fault:
         raise CheckpointRefused(f"the checkpoint folder {folder} cannot be read: {fault}") from fault
 
@@ -254,21 +288,21 @@ def finish_checkpoint(folder: Path, num_iterations: int, content: Mapping[str, A
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all but the newest whole checkpoints, and what killed runs left behind.
+    """Delete all but the newest whole checkpoints, and what killed runs left behind; damaged ones stay.
 
     Raises
     ------
     CheckpointRefused
         If something cannot be deleted.
     """
-    kept = whole_checkpoints(folder)[-keep:]
+    old = whole_checkpoints(folder)[:-keep]
     try:
         for path in list(folder.iterdir()):
             if not _is_own_folder(path):
                 continue
             if _HIDDEN.fullmatch(path.name):
                 shutil.rmtree(path)
-            elif _NAME.fullmatch(path.name) and path not in kept:
+            elif path in old:
                 # Renamed first, so that one half deleted never stands under the name of a whole one.
                 doomed = folder / f".{path.name}.old"
                 _delete(doomed)

@@ -26,6 +26,10 @@ class NoPlan(ExecutionFault):
     """Whoever makes the plans gave none."""
 
 
+class OverLong(NoPlan):
+    """A sequence is longer than any plan of the run may hold; `worker_agent.trainer.planning.taken` says which."""
+
+
 class DataRefused(ExecutionFault, ValueError):  # noqa: N818 - named after what happened, like its siblings
     """A sequence that cannot be trained on, or data that ends where more is needed."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from worker_agent.executor.agree import settle
 from worker_agent.executor.collectives import Group, gather_values
+from worker_agent.executor.faults import text_of
 from worker_agent.trainer.faults import DataRefused
 from worker_agent.trainer.sampling import DataPosition, batch_size, epoch_order, own_slots, slots_to_read
 from worker_agent.trainer.settings import BatchLimit
@@ -40,12 +41,15 @@ class GlobalBatch:
         The epoch it belongs to, from 0.
     after
         Where the next batch begins.
+    longest
+        Where its longest sequence stands and how long it is, for people; the same on every rank.
     """
 
     lengths: dict[str, list[int]]
     held: list[Tensor]
     epoch: int
     after: DataPosition
+    longest: str
 
     @property
     def num_sequences(self) -> int:
@@ -66,6 +70,13 @@ class GlobalBatch:
 class _Reader(Protocol):
     """One epoch, read slot by slot and never backwards."""
 
+    def place(self, slot: int) -> str:
+        """Return where a slot's sequence is found in the data, for people."""
+
+    @property
+    def reading(self) -> int:
+        """The slot that is being read, or was last."""
+
     def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
         """Read what the rank holds of these slots, one after the other; fewer where the epoch ends."""
 
@@ -73,21 +84,43 @@ class _Reader(Protocol):
 class _IndexedReader:
     """Data with ``len(data)`` and ``data[index]``: a rank reads only what it holds, in the epoch's order."""
 
-    def __init__(self, data: Any, seed: int, epoch: int, *, shuffle: bool) -> None:
-        self._data = data
-        self._order = epoch_order(len(data), seed, epoch) if shuffle else np.arange(len(data), dtype=np.int64)
+    def __init__(self, data: Any, position: DataPosition, seed: int, name: str, *, shuffle: bool) -> None:
+        num_sequences = len(data)
+        self._data, self._name, self._epoch = data, name, position.epoch
+        self._order = (
+            epoch_order(num_sequences, seed, position.epoch) if shuffle else np.arange(num_sequences, dtype=np.int64)
+        )
+        self._reading = position.slot
+
+    def place(self, slot: int) -> str:
+        # A rank whose data is shorter than that of others knows no index, and must not fail alone for it.
+        index = self._order[slot] if slot < len(self._order) else "?"
+        return f"{self._name}[{index}] (slot {slot} of epoch {self._epoch})"
+
+    @property
+    def reading(self) -> int:
+        return self._reading
 
     def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
         for slot in own_slots(begin, min(end, len(self._order)), rank, world_size):
+            self._reading = slot
             yield self._data[int(self._order[slot])]
 
 
 class _StreamReader:
     """Data that is only iterable: every rank reads all of it, in its own order, and keeps what it holds."""
 
-    def __init__(self, data: Iterable[Any]) -> None:
+    def __init__(self, data: Iterable[Any], epoch: int, name: str) -> None:
         self._items: Iterator[Any] = iter(data)
+        self._epoch, self._name = epoch, name
         self._at = 0
+
+    def place(self, slot: int) -> str:
+        return f"item {slot} of the {self._name} (slot {slot} of epoch {self._epoch})"
+
+    @property
+    def reading(self) -> int:
+        return self._at
 
     def read(self, begin: int, end: int, rank: int, world_size: int) -> Iterator[Any]:
         # Whoever reads may stop behind its own last slot, so that some of the slots before it are left over.
@@ -113,6 +146,10 @@ class BatchLoader:
         Whether indexed data is shuffled.
     position
         Where to begin.
+    vocab_size
+        Token ids must be below it; None lets all pass.
+    name
+        What faults call the data.
     group
         The process group; by default all ranks.
     """
@@ -125,9 +162,13 @@ class BatchLoader:
         seed: int = 0,
         shuffle: bool = True,
         position: DataPosition | None = None,
+        vocab_size: int | None = None,
+        name: str = "data",
         group: Group = None,
     ) -> None:
         self._data = data
+        self._vocab_size = vocab_size
+        self._name = name
         self._limit = limit
         self._seed = seed
         self._shuffle = shuffle
@@ -157,7 +198,8 @@ class BatchLoader:
         DataRefused
             On every rank, if there is no sequence where the batch begins.
         worker_agent.executor.faults.IterationFailed
-            On every rank, if a rank cannot read its part: a sequence is no flat tensor of integers or is empty.
+            On every rank, if a rank cannot read its part: a sequence is no flat tensor of integers, is empty, or has a
+            token id outside the vocabulary.
         worker_agent.executor.faults.RankLost
             If a rank died or did not arrive within the group's timeout.
         """
@@ -175,6 +217,7 @@ class BatchLoader:
             held=self._own[:num_own],
             epoch=self._position.epoch,
             after=self._position.after(num, ends_epoch=ends_epoch),
+            longest=self._longest(num),
         )
         self._position = batch.after
         if ends_epoch:
@@ -182,6 +225,12 @@ class BatchLoader:
         else:
             self._lengths, self._own = lengths[num:], self._own[num_own:]
         return batch
+
+    def _longest(self, num_sequences: int) -> str:
+        at = max(range(num_sequences), key=self._lengths.__getitem__)
+        slot = self._position.slot + at
+        place = f"slot {slot} of epoch {self._position.epoch}" if self._reader is None else self._reader.place(slot)
+        return f"{place} has {self._lengths[at]} tokens"
 
     def _forget(self) -> None:
         self._reader, self._is_all = None, False
@@ -237,28 +286,45 @@ class BatchLoader:
         try:
             if self._reader is None:
                 self._reader = self._open()
-            for slot, item in zip(slots, self._reader.read(begin, end, self._rank, self._world_size), strict=False):
-                own.append(as_token_ids(item, f"slot {slot} of epoch {self._position.epoch}"))
+            items = self._items(self._reader, begin, end)
+            for slot, item in zip(slots, items, strict=False):
+                own.append(as_token_ids(item, self._reader.place(slot), self._vocab_size))
         except Exception as caught:  # noqa: BLE001 - whatever the data raises, the ranks that wait must hear of it
             return own, caught
         return own, None
+
+    def _items(self, reader: _Reader, begin: int, end: int) -> Iterator[Any]:
+        try:
+            yield from reader.read(begin, end, self._rank, self._world_size)
+        except Exception as raised:
+            told = f"{type(raised).__name__}: {text_of(raised)}"
+            raise DataRefused(f"{reader.place(reader.reading)} cannot be read: {told}") from raised
 
     def _open(self) -> _Reader:
         epoch = self._position.epoch
         if hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__"):
             if len(self._data) == 0:
-                raise DataRefused("the data has no sequence; give at least one")
-            return _IndexedReader(self._data, self._seed, epoch, shuffle=self._shuffle)
+                raise DataRefused(f"the {self._name} has no sequence; give at least one")
+            return _IndexedReader(self._data, self._position, self._seed, self._name, shuffle=self._shuffle)
         if epoch and isinstance(self._data, Iterator):
             raise DataRefused(
                 f"epoch {epoch} begins but the data can be read only once; give something that can be iterated anew "
                 "(a list, a Dataset), or end the run with num_epochs=1"
             )
-        return _StreamReader(self._data)
+        return _StreamReader(self._data, epoch, self._name)
 
 
-def as_token_ids(item: Any, where: str) -> Tensor:
+def as_token_ids(item: Any, where: str, vocab_size: int | None = None) -> Tensor:
     """Return one sequence as the executor takes it.
+
+    Parameters
+    ----------
+    item
+        What the data gave.
+    where
+        Where the data has it, for faults.
+    vocab_size
+        Token ids must be below it; None lets all pass.
 
     Returns
     -------
@@ -268,7 +334,7 @@ def as_token_ids(item: Any, where: str) -> Tensor:
     Raises
     ------
     DataRefused
-        If it is no flat, non-empty tensor of integers.
+        If it is no flat, non-empty tensor of integers, or has a token id outside the vocabulary.
     """
     if not isinstance(item, Tensor):
         raise DataRefused(
@@ -281,4 +347,18 @@ def as_token_ids(item: Any, where: str) -> Tensor:
         )
     if item.numel() == 0:
         raise DataRefused(f"{where} holds an empty sequence; leave such out of the data")
-    return item.detach().to(device="cpu", dtype=torch.int64)
+    tokens = item.detach().to(device="cpu", dtype=torch.int64)
+    if vocab_size is not None:
+        _refuse_outside(tokens, where, vocab_size)
+    return tokens
+
+
+def _refuse_outside(tokens: Tensor, where: str, vocab_size: int) -> None:
+    lowest, highest = (int(bound) for bound in tokens.aminmax())
+    if lowest < 0 or highest >= vocab_size:
+        token_id = lowest if lowest < 0 else highest
+        at = int((tokens == token_id).nonzero()[0])
+        raise DataRefused(
+            f"{where} has token id {token_id} as token {at} of {tokens.numel()} but vocab_size is {vocab_size}, so "
+            f"that ids are 0 to {vocab_size - 1}; tokenize for this model, or give it a larger vocab_size"
+        )

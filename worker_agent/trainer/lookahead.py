@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from worker_agent.executor.faults import ExecutionFault, IterationFailed, PlanningFailed, RankLost
 from worker_agent.executor.runner import IterationRunner
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
-from worker_agent.trainer.planning import PlanFeed, RunPlan, announced
+from worker_agent.trainer.planning import PlanFeed, RunPlan, announced, taken
 
 ITERATIONS_AHEAD = 2
 """Batches read ahead, unless told otherwise: the plan of the later one is made while the sequences of the nearer one
@@ -100,9 +100,9 @@ class Lookahead:
             return _Coming(iteration, fault=fault)
 
     def _ask(self, coming: _Coming) -> None:
-        if coming.plan is None and coming.fault is None:
+        if coming.plan is None and coming.fault is None and coming.batch is not None:
             try:
-                coming.plan = self._feed.take(coming.iteration)
+                coming.plan = taken(self._feed, coming.iteration, coming.batch)
             except (PlanningFailed, IterationFailed) as fault:
                 coming.fault = fault
 

@@ -12,9 +12,10 @@ import torch.distributed as dist
 from planner_client.contract import Plan, PlanOptions, Profile, ReplicaGroup, ReplicaTiming
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.collectives import Group
+from worker_agent.executor.faults import PlanningFailed
 from worker_agent.executor.measure import gather_timings
 from worker_agent.prefetch import FetchedPlan, PlanPrefetcher
-from worker_agent.trainer.faults import NoPlan
+from worker_agent.trainer.faults import NoPlan, OverLong
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
 from worker_agent.trainer.metrics import PlanOrigin
 from worker_agent.trainer.service_plans import LengthsBySource, ServicePlans
@@ -297,6 +298,24 @@ def _own_plan(make: MakePlan, lengths: LengthsBySource) -> Plan:
     if not isinstance(plan, Plan):
         raise NoPlan(f"plans= gave a {type(plan).__name__}; return a planner_client.contract.Plan")
     return plan
+
+
+def taken(feed: PlanFeed, iteration: int, batch: GlobalBatch) -> RunPlan:
+    """Return the plan of an announced batch; a collective that every rank of the group calls.
+
+    Raises
+    ------
+    worker_agent.executor.faults.PlanningFailed
+        On every rank, if there is no plan; of a sequence that is too long, it says where the data has it.
+    worker_agent.executor.faults.RankLost
+        If a rank died or did not arrive within the group's timeout.
+    """
+    try:
+        return feed.take(iteration)
+    except PlanningFailed as fault:
+        if fault.kind != OverLong.__name__:
+            raise
+        raise PlanningFailed(fault.kind, f"{batch.longest} but {fault.detail}") from None
 
 
 def announced(loader: BatchLoader, feed: PlanFeed, iteration: int) -> GlobalBatch:

@@ -19,10 +19,10 @@ from planner_client.contract import (
     SourceBatch,
     request_for,
 )
-from planner_client.errors import NoPlanPossible, RequestRefused
+from planner_client.errors import NoPlanPossible, RequestRefused, SequenceTooLong
 from planner_client.steady import SteadyPlan, SteadyPlanner, SteadySettings
 from worker_agent.prefetch import FetchedPlan
-from worker_agent.trainer.faults import NoPlan
+from worker_agent.trainer.faults import NoPlan, OverLong
 from worker_agent.trainer.first_basis import first_basis
 from worker_agent.trainer.settings import PlannerSettings
 
@@ -228,6 +228,9 @@ class ServicePlans:
             taken = steady.take(number)
         except NoPlanPossible as impossible:
             answer = asking.answer(number)
+            limit = _length_limit(answer, impossible)
+            if limit is not None:
+                raise OverLong(self._over_long(limit)) from impossible
             if answer is not None and answer.refusal is not None:
                 raise self._refused(answer.refusal) from impossible
             raise NoPlan(
@@ -252,9 +255,31 @@ class ServicePlans:
             raise NoPlan(f"nobody asks the planner at {self.settings.url} any more; build a new PlanFeed")
         return self._steady, self._asking
 
+    def _over_long(self, limit: int) -> str:
+        whose = (
+            "max_length of plan_options"
+            if limit == self.settings.options.max_length
+            else "what the largest micro-batch of any replica holds"
+        )
+        return (
+            f"the limit is {limit} tokens, {whose}; leave such sequences out with "
+            'plan_options=PlanOptions(over_long="drop"), cut them, or let the run use layouts that hold more '
+            "(strategies=, profile=)"
+        )
+
     def _refused(self, refusal: RequestRefused) -> NoPlan:
         hint = _HINTS.get(refusal.problem.code, "")
         return NoPlan(f"the planner at {self.settings.url} refused to plan: {refusal}{hint}")
+
+
+def _length_limit(answer: _Answer | None, impossible: NoPlanPossible) -> int | None:
+    """Return the most tokens of a sequence, if the batch has a longer one and for that has no plan."""
+    refusal = None if answer is None else answer.refusal
+    if refusal is not None:
+        limit = refusal.problem.numbers.get("limit")
+        return limit if refusal.problem.code == FaultCode.SEQUENCE_TOO_LONG and isinstance(limit, int) else None
+    without = impossible.__cause__
+    return without.limit if isinstance(without, SequenceTooLong) else None
 
 
 def _fetch_ms(taken: SteadyPlan, answer: _Answer | None) -> float:

@@ -39,6 +39,7 @@ from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.reporting import Reporter
 from worker_agent.trainer.resume import Resumed, resume
+from worker_agent.trainer.same_arguments import refuse_unlike, sequences_described
 from worker_agent.trainer.settings import (
     BatchLimit,
     CheckpointSettings,
@@ -169,6 +170,21 @@ class Trainer:
         self._last_checkpoint: Path | None = None
         self._owns_group = join_process_group(collective_timeout_s)
         try:
+            refuse_unlike(
+                {
+                    "model": self._config,
+                    "data": sequences_described(data),
+                    "num_iterations, num_epochs": self._length,
+                    "tokens_per_iteration, sequences_per_iteration": self._limit,
+                    "optimizer": self._optimizer_settings,
+                    "schedule": self._schedule_settings,
+                    "checkpoints": checkpoints,
+                    "evaluation": evaluation,
+                    "seed, shuffle": (seed, shuffle),
+                    "dtype, compute_dtype": (dtype, compute_dtype),
+                    "plan_window": plan_window,
+                }
+            )
             self._build(seed, dtype, compute_dtype)
         except BaseException:
             self._leave_group()
@@ -254,7 +270,7 @@ class Trainer:
             if self._evaluation is None:
                 raise ValueError("there is no data to evaluate; give evaluate(data), or evaluation=")
             data = self._evaluation.data
-        return mean_token_loss(self._runner, self._planner, data, self._limit)
+        return mean_token_loss(self._runner, self._planner, data, self._limit, self._config.vocab_size)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all weights by the decoder's names, on every rank; a collective that every rank calls."""
@@ -409,6 +425,7 @@ class Trainer:
             seed=self._progress.order.seed,
             shuffle=self._shuffle,
             position=self._progress.position,
+            vocab_size=self._config.vocab_size,
         )
 
     def _is_over(self) -> bool:
