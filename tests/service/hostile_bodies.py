@@ -225,7 +225,7 @@ def _changed(  # noqa: PLR0911 - a list of cases
         case "wrap":
             return _put(body, path, draw.choice(([old], {"value": old}, [[old]], str(old)))), f"{where} wrapped"
         case "repeat":
-            most = max(1, MAX_REPEATED_BYTES // len(holes.fill(json.dumps(old))))
+            most = max(1, MAX_REPEATED_BYTES // max(1, len(holes.fill(json.dumps(old)))))
             return _put(body, path, [old] * min(most, draw.choice((2, 300, 3000)))), f"{where} repeated"
         case "swap":
             other = copy.deepcopy(_at(body, draw.choice(list(_places(body)))))
