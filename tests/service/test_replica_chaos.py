@@ -15,10 +15,10 @@ Serve = Callable[..., ServedPlanner]
 def test_every_iteration_has_one_plan_whatever_happens_to_the_services(
     serve: Serve, postgres_server: PostgresServer
 ) -> None:
-    shape = ChaosShape(num_jobs=8, num_iterations=20, num_sources=4, pause_s=1.5)
+    shape = ChaosShape(num_jobs=6, num_iterations=14, num_sources=4, pause_s=1.0)
     chaos = Chaos(serve, postgres_server, shape, seed=5)
     outcome = asyncio.run(_all_of(chaos))
-    assert outcome.harms.total() >= 3
+    assert outcome.harms.total() >= 2
     every_iteration_has_one_plan(outcome, shape)
 
 

@@ -29,7 +29,7 @@ from postgres import PostgresServer, database_name
 
 from planner_service.store import AuditRow, JobRow, PlanRow, SqlStore, Store, StoreUnavailable
 
-NUM_KILLS = 20
+NUM_KILLS = 10
 ANSWER_S = 30.0
 BACK_WITHIN_S = 10.0
 """From a server's return to the next write that succeeds, recovery of its files included."""

@@ -356,12 +356,12 @@ def _hold(ground: Ground, *, num_examples: int) -> None:
 @pytest.mark.timeout(300)
 def test_sqlite_does_what_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with _room() as directory:
-        _hold(SqliteGround(directory, monkeypatch), num_examples=50)
+        _hold(SqliteGround(directory, monkeypatch), num_examples=25)
 
 
 @pytest.mark.timeout(300)
 def test_postgresql_does_what_the_model_does(postgres_server: PostgresServer) -> None:
-    _hold(PostgresqlGround(postgres_server), num_examples=15)
+    _hold(PostgresqlGround(postgres_server), num_examples=8)
 
 
 @pytest.mark.long
