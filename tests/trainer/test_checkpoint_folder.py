@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from worker_agent.trainer.checkpoint_folder import (
+    FORMAT,
     MANIFEST,
     begin_checkpoint,
     checkpoint_name,
     corrupt_part,
+    discard_partial,
     finish_checkpoint,
+    has_space,
     iterations_of,
     missing_part,
     partial_path,
@@ -62,6 +65,8 @@ def tear(checkpoint: Path, how: str) -> None:
         (checkpoint / MANIFEST).unlink()
     elif how == "half a manifest":
         (checkpoint / MANIFEST).write_text((checkpoint / MANIFEST).read_text()[:20])
+    elif how == "an empty manifest":
+        (checkpoint / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": {}}))
     else:
         (checkpoint / MANIFEST).write_text(json.dumps([]))
 
@@ -73,6 +78,7 @@ def tear(checkpoint: Path, how: str) -> None:
         ("a file gone", "data.bin should have 100 bytes but is not there"),
         ("no manifest", "no readable manifest.json"),
         ("half a manifest", "no readable manifest.json"),
+        ("an empty manifest", "manifest.json names no files"),
         ("another manifest", "no manifest of a checkpoint"),
     ],
 )
@@ -102,6 +108,29 @@ def test_what_is_passed_over_is_told_and_where_nothing_is_whole_nothing_begins(t
     assert names(tmp_path) == before
 
 
+def test_between_one_that_is_corrupt_and_one_that_is_whole_damaged_ones_are_told_too(tmp_path: Path) -> None:
+    for number in (5, 6, 7):
+        write(tmp_path, number)
+    tear(tmp_path / checkpoint_name(6), "a file gone")
+    with pytest.warns(UserWarning, match=r"iteration-00000006 is passed over: .* is not there"):
+        tell_damaged(tmp_path, before=7)
+
+
+def test_a_link_that_leads_nowhere_is_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / checkpoint_name(5)).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CheckpointRefused, match="holds 1 checkpoints and none is whole: of iteration-00000005"):
+        tell_damaged(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_set_aside_by_one_of_its_number(tmp_path: Path) -> None:
+    for number in (1, 2):
+        tear(write(tmp_path, 5), "a file cut off")
+        write(tmp_path, 5)
+        assert (tmp_path / f"{checkpoint_name(5)}.damaged-{number}" / "data.bin").stat().st_size == 99
+    prune(tmp_path, 1)
+    assert names(tmp_path) == [checkpoint_name(5), *(f"{checkpoint_name(5)}.damaged-{number}" for number in (1, 2))]
+
+
 def test_the_newest_whole_checkpoints_are_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         write(tmp_path, number)
@@ -117,6 +146,17 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_remedy(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointRefused, match=r"cannot be written to .*file.* every rank may write to"):
         begin_checkpoint(tmp_path / "file", 5)
+
+
+def test_a_full_disk_is_called_so_and_what_was_begun_is_discarded(tmp_path: Path) -> None:
+    partial = begin_checkpoint(tmp_path, 5)
+    (partial / ".digests-0.json").symlink_to("/dev/full")
+    with pytest.raises(CheckpointRefused, match=r"no space is left for a checkpoint in .* make room there"):
+        record_digests(tmp_path, 5, 0)
+    discard_partial(tmp_path, 5)
+    assert names(tmp_path) == []
+    assert has_space(tmp_path, 1)
+    assert not has_space(tmp_path, 2**62)
 
 
 def test_files_are_told_apart_by_their_bytes_whoever_noted_them(tmp_path: Path) -> None:

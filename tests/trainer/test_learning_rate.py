@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -105,6 +106,33 @@ def test_a_scheduler_of_torch_goes_on_where_its_state_was() -> None:
     resumed = make_schedule(after, schedule, None, begun_at=3)
     restore_schedule(after, resumed, schedule, schedule_document(before, scheduler))
     assert rates(after, resumed, 3) == rates(before, scheduler, 3) == pytest.approx([0.05, 0.025, 0.025])
+
+
+def test_what_a_scheduler_of_torch_was_given_and_does_not_take_is_told() -> None:
+    before = optimizer_of()
+    written = make_schedule(before, ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=2)), None)
+    begun = schedule_document(before, written)
+    rates(before, written, 3)
+    document = schedule_document(before, written, begun)
+    lower = OptimizerSettings(learning_rate=0.001, weight_decay=0.3)
+    for _ in range(2):  # also when it is resumed from a checkpoint of a run that was resumed
+        after = optimizer_of(lower)
+        schedule = ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=5))
+        resumed = make_schedule(after, schedule, None, begun_at=3)
+        with pytest.warns(UserWarning, match="the schedule goes on as its checkpoint says") as told:
+            held = restore_schedule(after, resumed, schedule, document)
+        for what in (
+            "scheduler.step_size is 5, and stays 2",
+            "groups[0].lr is 0.001, and stays 0.1",
+            "groups[0].weight_decay is 0.3, and stays 0.1",
+        ):
+            assert what in str(told[0].message)
+        document = schedule_document(after, resumed, held)
+    same = optimizer_of()
+    schedule = ScheduleSettings(make=lambda optimizer: StepLR(optimizer, step_size=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        restore_schedule(same, make_schedule(same, schedule, None, begun_at=3), schedule, document)
 
 
 def test_momentum_that_a_scheduler_changes_goes_on_as_well() -> None:

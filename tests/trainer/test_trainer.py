@@ -1,5 +1,6 @@
 """Whole runs: under torchrun against a real planner, resumed elsewhere, and stopped in every way a run stops."""
 
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from torchrun_runs import TorchrunEnd, torchrun
 from training_runs import CONFIG, LENGTHS, NUM_ITERATIONS, dataset, in_turn, only_checkpoint, own_plan, train, trainer
 from transformers import AutoModelForCausalLM
 
+from worker_agent.executor.faults import IterationFailed
 from worker_agent.executor.model import Decoder
+from worker_agent.trainer.checkpoint_folder import corrupt_part, whole_checkpoints
 from worker_agent.trainer.faults import CheckpointRefused, TrainingStopped
 from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.sampling import DataPosition
@@ -24,6 +27,7 @@ from worker_agent.trainer.settings import (
     EvaluationSettings,
     OptimizerSettings,
     ReportSettings,
+    Resume,
     ScheduleSettings,
 )
 
@@ -119,10 +123,16 @@ def test_a_script_that_fails_on_one_rank_stops_all_after_a_checkpoint(trained: T
 
 
 def test_arguments_that_differ_between_ranks_are_refused_by_name_on_all_of_them(trained: Trained) -> None:
+    assert len(trained[0]["unlike"]) == 18
     for report in trained:
-        assert len(report["unlike"]) == 6
-        for name, fault in report["unlike"].items():
-            assert fault.startswith(f"ValueError: ranks were given different arguments: {name}; this rank has {name}=")
+        for told, fault in report["unlike"].items():
+            assert fault.startswith("ValueError: ranks were given different ")
+            assert f": {told}" in fault
+            assert "Give every rank the same" in fault
+
+
+def test_data_that_is_drawn_by_chance_is_not_taken_for_data_that_differs(trained: Trained) -> None:
+    assert {report["drawn"] for report in trained} == {"no fault"}
 
 
 def test_an_optimizer_that_leaves_parameters_out_ends_alike_on_every_rank(trained: Trained) -> None:
@@ -262,13 +272,61 @@ def test_a_corrupt_checkpoint_is_passed_over_for_an_older_one_with_a_warning(tmp
         resumed = train(ALONE, checkpoints=checkpoints)
     assert resumed["begun_at"] == 4
     assert all(torch.equal(weight, whole["weights"][name]) for name, weight in resumed["weights"].items())
-    for path in tmp_path.iterdir():
+    aside = tmp_path / "iteration-00000006.damaged-1"
+    assert "__0_0.distcp" in str(corrupt_part(aside, 0, 1))
+    for path in whole_checkpoints(tmp_path):
         garble(path)
     with (
         pytest.warns(UserWarning, match="is corrupt"),
         pytest.raises(CheckpointRefused, match=r"iteration-00000002 is corrupt.*no older one: mend the disk"),
     ):
         trainer(plans=own_plan, checkpoints=checkpoints)
+
+
+@pytest.mark.parametrize("how", ["schedule.pt", "__0_0.distcp", "manifest.json"])
+@pytest.mark.parametrize("wish", ["newest", "required", "never"])
+@pytest.mark.usefixtures("one_rank")
+def test_where_no_checkpoint_is_whole_no_run_begins_anew_and_nothing_is_deleted(
+    tmp_path: Path, how: str, wish: Resume
+) -> None:
+    train(ALONE, checkpoints=CheckpointSettings(tmp_path, every_iterations=2))
+    for path in tmp_path.iterdir():
+        (path / how).write_bytes((path / how).read_bytes()[:10])
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CheckpointRefused, match=rf"holds 3 checkpoints and none is whole: .*{how}.* Restore what is"):
+        trainer(plans=own_plan, checkpoints=CheckpointSettings(tmp_path, every_iterations=2, resume=wish))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_disk_without_space_is_named_and_nothing_half_written_stays(tmp_path: Path) -> None:
+    with trainer(plans=in_turn([ALONE]), num_iterations=2, checkpoints=CheckpointSettings(tmp_path)) as run:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # As with a full disk, files can be opened, and the write that reaches the limit fails.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+        try:
+            with pytest.raises(
+                IterationFailed, match=r"while writing .*partial: .*cannot be written to .*name a folder"
+            ):
+                run.save_checkpoint()
+            with pytest.raises(
+                IterationFailed, match=r"writing the model to .*cannot be written to .* has room for it"
+            ):
+                run.save_hugging_face(tmp_path / "model")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["model"]
+        run.train()
+    assert [path.name for path in whole_checkpoints(tmp_path)] == ["iteration-00000002"]
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_a_model_is_not_written_where_nothing_can_be(tmp_path: Path) -> None:
+    with (
+        trainer(plans=in_turn([ALONE]), checkpoints=CheckpointSettings(tmp_path)) as run,
+        pytest.raises(IterationFailed, match=r"cannot be written to /proc/model: .*name a folder that can be written"),
+    ):
+        run.save_hugging_face("/proc/model")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ layout that computes plays no part in it.
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
 from worker_agent.executor.collectives import Group, gather_bytes, gather_values, rank_loss_named
+from worker_agent.executor.faults import IterationFailed, RankLost
 from worker_agent.executor.shape import DecoderConfig
 from worker_agent.trainer.checkpoint_folder import (
     FORMAT,
+    NO_SPACE,
     begin_checkpoint,
     checkpoint_name,
     corrupt_part,
+    discard_partial,
     finish_checkpoint,
+    has_space,
     iterations_of,
     missing_part,
     partial_path,
@@ -34,8 +40,10 @@ from worker_agent.trainer.checkpoint_folder import (
     put_back_replaced,
     read_manifest,
     record_digests,
+    set_aside,
     tell_damaged,
     try_folder,
+    unwritten,
     whole_checkpoints,
 )
 from worker_agent.trainer.faults import CheckpointCorrupt, CheckpointRefused
@@ -43,6 +51,9 @@ from worker_agent.trainer.progress import Progress
 from worker_agent.trainer.settled import settled
 
 _SCHEDULE_FILE = "schedule.pt"
+_SMALL_BYTES = 2**20
+"""Room for what is written beside the shards."""
+
 _NAME_BYTES = 64
 """Room for the name of a checkpoint, so that all ranks tell equally much."""
 
@@ -77,6 +88,7 @@ class CheckpointWriter:
         self._group = group
         self._rank, self._num_ranks = dist.get_rank(group), dist.get_world_size(group)
         self._leads = self._rank == 0
+        self._corrupt: list[Path] = []
 
     @property
     def leads(self) -> bool:
@@ -110,22 +122,27 @@ class CheckpointWriter:
 
         Raises
         ------
-        worker_agent.executor.faults.IterationFailed
+        CheckpointRefused
             On every rank, if the folder cannot be read, or holds damaged checkpoints and no whole one.
         """
         found = b""
-        with settled("looking for checkpoints", self._group):
-            if self._leads:
-                put_back_replaced(self._folder)
-                if before is None:
-                    tell_damaged(self._folder)
-                whole = whole_checkpoints(self._folder)
-                if before is not None:
-                    whole = [path for path in whole if iterations_of(path) < iterations_of(before)]
-                found = whole[-1].name.encode() if whole else b""
+        try:
+            with settled("looking for checkpoints", self._group):
+                if self._leads:
+                    found = self._look(before)
+        except IterationFailed as failed:
+            told = "; ".join(text.removeprefix("CheckpointRefused: ") for text in failed.messages.values())
+            raise CheckpointRefused(told) from failed
         padded = found.ljust(_NAME_BYTES, b"\0")
         told = gather_bytes(padded, self._group, "agreeing on a checkpoint")[0].rstrip(b"\0").decode()
         return self._folder / told if told else None
+
+    def _look(self, before: Path | None) -> bytes:
+        end = None if before is None else iterations_of(before)
+        put_back_replaced(self._folder)
+        tell_damaged(self._folder, before=end)
+        whole = [path for path in whole_checkpoints(self._folder) if end is None or iterations_of(path) < end]
+        return whole[-1].name.encode() if whole else b""
 
     def save(self, shards: Mapping[str, Tensor], schedule: Mapping[str, Any], progress: Progress) -> Path:
         """Write a checkpoint and delete those that are too old.
@@ -147,23 +164,67 @@ class CheckpointWriter:
         Raises
         ------
         worker_agent.executor.faults.IterationFailed
-            On every rank, if a rank cannot write its part; older checkpoints are left as they are.
+            On every rank, if a rank cannot write its part; older checkpoints are left as they are, and nothing of this
+            one.
         """
         done = progress.num_iterations
         shards = self._common(shards)
         with settled(f"making room for the checkpoint after iteration {done - 1}", self._group):
             if self._leads:
+                self._set_corrupt_aside()
                 begin_checkpoint(self._folder, done)
+        try:
+            self._write(shards, schedule, progress)
+        except IterationFailed:
+            if self._leads:
+                discard_partial(self._folder, done)
+            raise
+        return self.path_of(done)
+
+    def _write(self, shards: Mapping[str, Tensor], schedule: Mapping[str, Any], progress: Progress) -> None:
+        done = progress.num_iterations
         partial = partial_path(self._folder, done)
-        with settled(f"writing {partial}", self._group):
+        size_bytes = sum(local.nbytes for local in shards.values())
+        with settled(f"writing {partial}", self._group), self._full_disk_named(size_bytes):
             _run_dcp(lambda: save(self._state(shards), checkpoint_id=partial, process_group=self._group))
             record_digests(self._folder, done, self._rank)
-        with settled(f"finishing checkpoint {checkpoint_name(done)}", self._group):
+        with settled(f"finishing checkpoint {checkpoint_name(done)}", self._group), self._full_disk_named(_SMALL_BYTES):
             if self._leads:
                 torch.save(dict(schedule), partial / _SCHEDULE_FILE)
                 finish_checkpoint(self._folder, done, self._content(shards, progress))
                 prune(self._folder, self._keep)
-        return self.path_of(done)
+
+    @contextmanager
+    def _full_disk_named(self, size_bytes: int) -> Iterator[None]:
+        """Say of what a full disk causes that it is full; torch tells only at which byte it came to a halt.
+
+        Raises
+        ------
+        CheckpointRefused
+            If this rank could not write what needs so many bytes.
+        """
+        try:
+            yield
+        except CheckpointException as failed:
+            own = failed.failures.get(self._rank)
+            if own is None:
+                raise
+            raise self._unwritten(own[0], size_bytes) from failed
+        except RankLost:
+            raise
+        except (OSError, RuntimeError) as fault:
+            raise self._unwritten(fault, size_bytes) from fault
+
+    def _unwritten(self, fault: BaseException, size_bytes: int) -> CheckpointRefused:
+        is_full = getattr(fault, "errno", None) in NO_SPACE or not has_space(self._folder, size_bytes)
+        return unwritten(self._folder, fault, is_full=is_full)
+
+    def _set_corrupt_aside(self) -> None:
+        """Keep what was passed over from being taken for whole again, and from being replaced or deleted as such."""
+        for checkpoint in self._corrupt:
+            if checkpoint.is_dir():
+                set_aside(checkpoint)
+        self._corrupt.clear()
 
     def load(self, checkpoint: Path, shards: Mapping[str, Tensor]) -> tuple[Progress, dict[str, Any]]:
         """Read a checkpoint into this rank's part of each flat tensor.
@@ -228,6 +289,7 @@ class CheckpointWriter:
         texts = gather_bytes(told, self._group, f"comparing checksums of {checkpoint}")
         listed = "; ".join(text.rstrip(b"\0").decode(errors="ignore") for text in texts if text.strip(b"\0"))
         if listed:
+            self._corrupt.append(checkpoint)
             raise CheckpointCorrupt(f"checkpoint {checkpoint} is corrupt: {listed}; resume from another one")
 
     def _state(self, shards: Mapping[str, Tensor]) -> dict[str, Any]:

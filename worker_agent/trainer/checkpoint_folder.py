@@ -6,6 +6,7 @@ those that were written; whatever else lies there (a run that was killed while w
 read. Files and links that stand under such names are never deleted.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -13,12 +14,16 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from worker_agent.trainer.faults import CheckpointRefused
 
 FORMAT = 2
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+"""Numbers of the errors of a disk, or a quota, that is full."""
+
 MOST_TOLD = 3
 """Damaged checkpoints that an error names, the newest."""
 
@@ -64,10 +69,17 @@ def whole_checkpoints(folder: Path) -> list[Path]:
     return [path for path, missing in _named_as_checkpoints(folder) if missing is None]
 
 
-def tell_damaged(folder: Path) -> None:
+def tell_damaged(folder: Path, *, before: int | None = None) -> None:
     """Warn of checkpoints that are not whole and newer than those that are.
 
     None is ever left like that by a run, killed or not: a disk, or somebody, took something from them.
+
+    Parameters
+    ----------
+    folder
+        The folder of checkpoints.
+    before
+        Only those after fewer iterations count; the one after so many was found to be corrupt.
 
     Raises
     ------
@@ -75,17 +87,21 @@ def tell_damaged(folder: Path) -> None:
         If the folder cannot be read, or holds such ones and no whole one: a run that began anew there would be taken
         for the one that wrote them.
     """
-    named = _named_as_checkpoints(folder)
-    damaged = [(path, missing) for path, missing in named if missing is not None and _is_own_folder(path)]
-    whole = [path for path, missing in named if missing is None]
-    if damaged and not whole:
+    named = [
+        (path, missing)
+        for path, missing in _named_as_checkpoints(folder)
+        if before is None or iterations_of(path) < before
+    ]
+    damaged = [(path, missing) for path, missing in named if missing is not None and _is_link_or_folder(path)]
+    whole = [iterations_of(path) for path, missing in named if missing is None]
+    if damaged and not whole and before is None:
         told = "; ".join(f"of {path.name}, {missing}" for path, missing in damaged[-MOST_TOLD:])
         raise CheckpointRefused(
             f"{folder} holds {len(damaged)} checkpoints and none is whole: {told}. Restore what is missing, or name an "
             "empty folder to begin anew; nothing was changed here"
         )
     for path, missing in damaged:
-        if iterations_of(path) > iterations_of(whole[-1]):
+        if iterations_of(path) > max(whole, default=-1):
             warnings.warn(f"checkpoint {path} is passed over: {missing}", stacklevel=2)
 
 
@@ -106,7 +122,10 @@ def missing_part(checkpoint: Path) -> str | None:
         manifest = read_manifest(checkpoint)
         if manifest.get("format") != FORMAT:
             return None  # what another version takes for whole cannot be told; whoever loads it refuses it by name
-        for name, (size_bytes, _) in recorded_files(manifest, checkpoint).items():
+        recorded = recorded_files(manifest, checkpoint)
+        if not recorded:
+            return f"{MANIFEST} names no files"
+        for name, (size_bytes, _) in recorded.items():
             file = checkpoint / name
             found_bytes = file.stat().st_size if file.is_file() else None
             if found_bytes != size_bytes:
@@ -185,8 +204,10 @@ def try_folder(folder: Path, rank: int) -> None:
     probe = folder / f".probe-{rank}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.write_text("written to see whether checkpoints can be", encoding="utf-8")
-        probe.unlink()
+        try:
+            probe.write_text("written to see whether checkpoints can be", encoding="utf-8")
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as fault:
         raise _not_writable(folder, fault) from fault
 
@@ -228,6 +249,21 @@ def begin_checkpoint(folder: Path, num_iterations: int) -> Path:
     except OSError as fault:
         raise _not_writable(folder, fault) from fault
     return partial
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint, so that none replaces it and none takes it for whole; return where it lies then.
+
+    Raises
+    ------
+    CheckpointRefused
+        If it cannot be renamed.
+    """
+    names = (checkpoint.with_name(f"{checkpoint.name}.damaged-{number}") for number in count(1))
+    try:
+        return checkpoint.rename(next(path for path in names if not os.path.lexists(path)))
+    except OSError as fault:
+        raise _not_writable(checkpoint.parent, fault) from fault
 
 
 def record_digests(folder: Path, num_iterations: int, rank: int) -> None:
@@ -275,6 +311,8 @@ def finish_checkpoint(folder: Path, num_iterations: int, content: Mapping[str, A
             os.fsync(out.fileno())
         _sync(partial)
         replaced = folder / f".{final.name}.replaced"
+        if final.exists() and missing_part(final) is not None:
+            set_aside(final)
         if final.exists():
             # Never deleted before the new one stands there: killed in between, the next run puts it back.
             _delete(replaced)
@@ -283,7 +321,7 @@ def finish_checkpoint(folder: Path, num_iterations: int, content: Mapping[str, A
         _sync(folder)
         _delete(replaced)
     except OSError as fault:
-        raise CheckpointRefused(f"checkpoint {final} cannot be written: {fault}") from fault
+        raise _not_writable(folder, fault) from fault
     return final
 
 
@@ -315,15 +353,53 @@ def _is_own_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
+def _is_link_or_folder(path: Path) -> bool:
+    # A link to a disk that is not there is a checkpoint that is not there; a file never was one.
+    return path.is_dir() or path.is_symlink()
+
+
 def _delete(path: Path) -> None:
     if path.exists():
         shutil.rmtree(path)
 
 
 def _not_writable(folder: Path, fault: OSError) -> CheckpointRefused:
+    return unwritten(folder, fault, is_full=fault.errno in NO_SPACE)
+
+
+def unwritten(folder: Path, fault: BaseException, *, is_full: bool) -> CheckpointRefused:
+    """Return what to raise where a folder could not be written.
+
+    Parameters
+    ----------
+    folder
+        The folder of checkpoints.
+    fault
+        What was met.
+    is_full
+        Whether the disk has no space left.
+    """
+    if is_full:
+        return CheckpointRefused(
+            f"no space is left for a checkpoint in {folder} ({fault}); make room there, keep fewer checkpoints "
+            "(keep=), or name a folder on a larger disk"
+        )
     return CheckpointRefused(
         f"checkpoints cannot be written to {folder}: {fault}; name a folder that every rank may write to"
     )
+
+
+def has_space(folder: Path, size_bytes: int) -> bool:
+    """Tell whether the disk of a folder has so much space left; True where it does not say."""
+    try:
+        return shutil.disk_usage(folder).free >= size_bytes
+    except OSError:
+        return True
+
+
+def discard_partial(folder: Path, num_iterations: int) -> None:
+    """Delete what was written of a checkpoint that could not be finished, as far as it can be."""
+    shutil.rmtree(partial_path(folder, num_iterations), ignore_errors=True)
 
 
 def _files_with_digests(partial: Path) -> dict[str, dict[str, Any]]:

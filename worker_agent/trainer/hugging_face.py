@@ -156,18 +156,12 @@ def write_model(  # noqa: PLR0913 - what to write, where, and in which form
     Raises
     ------
     HuggingFaceRefused
-        If a weight is missing.
-    OSError
-        If the folder cannot be written.
+        If a weight is missing, or the folder cannot be written.
     """
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     missing = sorted(set(stored_names(config)) - set(weights))
     if missing:
         raise HuggingFaceRefused(f"weight {missing[0]!r} is missing ({len(missing)} in all); give all of the decoder")
-    _remove_weights(folder)
-    files = _split(config, weights, dtype, max_file_bytes)
-    _write_weights(folder, config, weights, dtype, files)
     base = _read_json(Path(like) / CONFIG_FILE) if like is not None else None
     document = config_document(
         config,
@@ -175,11 +169,27 @@ def write_model(  # noqa: PLR0913 - what to write, where, and in which form
         dtype=str(dtype).removeprefix("torch."),
         base=base,
     )
-    (folder / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    if like is not None and Path(like).resolve() != folder.resolve():
-        for pattern in _CARRIED:
-            for file in Path(like).glob(pattern):
-                shutil.copy2(file, folder / file.name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_weights(folder)
+        try:
+            _write_weights(folder, config, weights, dtype, _split(config, weights, dtype, max_file_bytes))
+        except (OSError, SafetensorError):
+            _remove_weights(folder)  # half a model is none
+            raise
+        (folder / CONFIG_FILE).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        if like is not None and Path(like).resolve() != folder.resolve():
+            _carry_over(Path(like), folder)
+    except (OSError, SafetensorError) as fault:
+        raise HuggingFaceRefused(
+            f"a model cannot be written to {folder}: {fault}; name a folder that can be written and has room for it"
+        ) from fault
+
+
+def _carry_over(base: Path, folder: Path) -> None:
+    for pattern in _CARRIED:
+        for file in base.glob(pattern):
+            shutil.copy2(file, folder / file.name)
 
 
 def _split(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from worker_agent.executor.agree import settle
@@ -30,13 +31,18 @@ def settled(doing: str, group: Group = None) -> Iterator[None]:
         If a rank died or did not arrive within the group's timeout.
     """
     fault: Exception | None = None
+    unsettled: CheckpointException | None = None
     try:
         yield
     except RankLost:
         raise
     except CheckpointException as failed:
-        by_rank = "; ".join(f"rank {rank}: {cause[0]}" for rank, cause in failed.failures.items())
-        fault = CheckpointRefused(by_rank)
+        # Every rank is told of all; each passes on its own, so that nothing is said once for each rank.
+        unsettled = failed
+        own = failed.failures.get(dist.get_rank(group))
+        fault = None if own is None else CheckpointRefused(str(own[0]))
     except Exception as caught:  # noqa: BLE001 - whatever it is, the ranks that wait must hear of it
         fault = caught
     settle(fault, doing, group)
+    if unsettled is not None:
+        raise unsettled

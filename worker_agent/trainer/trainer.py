@@ -39,7 +39,8 @@ from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.reporting import Reporter
 from worker_agent.trainer.resume import Resumed, resume
-from worker_agent.trainer.same_arguments import refuse_unlike, sequences_described
+from worker_agent.trainer.same_arguments import refuse_unlike
+from worker_agent.trainer.same_data import refuse_unlike_data
 from worker_agent.trainer.settings import (
     BatchLimit,
     CheckpointSettings,
@@ -173,18 +174,34 @@ class Trainer:
             refuse_unlike(
                 {
                     "model": self._config,
-                    "data": sequences_described(data),
-                    "num_iterations, num_epochs": self._length,
-                    "tokens_per_iteration, sequences_per_iteration": self._limit,
+                    "model weights": "new" if self._base_folder is None else "of a folder",
+                    "data": data,
+                    "num_iterations": num_iterations,
+                    "num_epochs": num_epochs,
+                    "tokens_per_iteration": tokens_per_iteration,
+                    "sequences_per_iteration": sequences_per_iteration,
+                    "planner_url": planner_url,
+                    "profile": profile,
+                    "strategies": strategies,
+                    "plan_options": plan_options,
+                    "plan_timeout_s": plan_timeout_s,
+                    "plan_window": plan_window,
+                    "job": job,
+                    "plans": plans,
                     "optimizer": self._optimizer_settings,
                     "schedule": self._schedule_settings,
                     "checkpoints": checkpoints,
                     "evaluation": evaluation,
-                    "seed, shuffle": (seed, shuffle),
-                    "dtype, compute_dtype": (dtype, compute_dtype),
-                    "plan_window": plan_window,
+                    "seed": seed,
+                    "shuffle": shuffle,
+                    "dtype": dtype,
+                    "compute_dtype": compute_dtype,
+                    "collective_timeout_s": collective_timeout_s,
                 }
             )
+            refuse_unlike_data(data, "data")
+            if evaluation is not None:
+                refuse_unlike_data(evaluation.data, "evaluation data")
             self._build(seed, dtype, compute_dtype)
         except BaseException:
             self._leave_group()
@@ -261,7 +278,7 @@ class Trainer:
         Raises
         ------
         ValueError
-            If there is no data, or none of it predicts a token.
+            If there is no data, none of it predicts a token, or ranks were given different data.
         worker_agent.executor.faults.ExecutionFault
             If a batch could not be planned or run.
         """
@@ -270,6 +287,9 @@ class Trainer:
             if self._evaluation is None:
                 raise ValueError("there is no data to evaluate; give evaluate(data), or evaluation=")
             data = self._evaluation.data
+        else:
+            refuse_unlike({"evaluation data": data})
+            refuse_unlike_data(data, "evaluation data")
         return mean_token_loss(self._runner, self._planner, data, self._limit, self._config.vocab_size)
 
     def weights(self) -> dict[str, Tensor]:
@@ -290,7 +310,7 @@ class Trainer:
         self._refuse_closed()
         if self._writer is None:
             raise CheckpointRefused("the run has no folder for checkpoints; give checkpoints=CheckpointSettings(...)")
-        schedule = schedule_document(self._state.optimizer, self._scheduler)
+        schedule = schedule_document(self._state.optimizer, self._scheduler, self._schedule_begun)
         self._last_checkpoint = self._writer.save(checkpoint_shards(self._state), schedule, self._progress)
         return self._last_checkpoint
 
@@ -366,9 +386,18 @@ class Trainer:
             self._length.iterations,
             begun_at=self._progress.num_iterations,
         )
+        self._schedule_begun = schedule_document(self._state.optimizer, self._scheduler)
+        # What a function makes can be compared only now: by name it is the same on all ranks.
+        refuse_unlike({"optimizer and schedule as made": self._schedule_begun})
         if resumed is not None:
             with settled("going on with the schedule"):
-                restore_schedule(self._state.optimizer, self._scheduler, self._schedule_settings, resumed.schedule)
+                self._schedule_begun = restore_schedule(
+                    self._state.optimizer,
+                    self._scheduler,
+                    self._schedule_settings,
+                    resumed.schedule,
+                    warns=self._leads,
+                )
         self._runner = IterationRunner(
             self._state, compute_dtype=compute_dtype, max_norm=self._optimizer_settings.max_norm
         )
