@@ -6,7 +6,7 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql tests gpu-tests bench constraints audit clean
+.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench constraints audit clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -34,13 +34,16 @@ lint: venv
 postgresql: ## Install the PostgreSQL server that tests start, where there is none
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq postgresql; }
 
-tests: venv postgresql
+chromium: ## Install the browser that tests of the dashboard drive, where there is none
+	@test -x /usr/bin/chromium || { apt-get update -qq && apt-get install -y -qq chromium; }
+
+tests: venv postgresql chromium
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
 
 gpu-tests: venv ## The tests that need a CUDA device; fails without one
 	HYDRAULIS_EXPECT_GPU=1 $(BIN)/python -m pytest -m gpu
 
-bench: venv ## Measure planning: gaps and times for docs/benchmarks.md
+bench: venv chromium ## Measure planning: gaps and times for docs/benchmarks.md
 	$(BIN)/python -m pytest -m bench -s tests/bench --timeout 3600
 
 constraints: venv ## Pin what is installed now
