@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --upgrade pip
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[service,agent,dev]'
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '.[service,agent,dev]'
 	touch $@
 
 demo: venv ## Profile this machine, then train on real text, planned and unplanned; writes demo-report.html

@@ -50,14 +50,25 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def _venv_with(folder: Path, *requirements: str | Path) -> Path:
+    """Make an environment that holds these packages at the pinned versions and nothing else; return its Python.
+
+    Nothing is compiled beforehand: a few modules of the thousands that torch has are imported.
+    """
+    made = _run(sys.executable, "-m", "venv", "--without-pip", folder)
+    assert made.returncode == 0, made.stderr
+    python = folder / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    pins = ("--constraint", ROOT / "constraints.txt")
+    installed = _run(*pip, "install", "--quiet", "--no-compile", *pins, *requirements)
+    assert installed.returncode == 0, installed.stderr
+    return python
+
+
 @pytest.mark.parametrize("extra", PARTS)
 def test_the_wheel_installs_and_works_alone_with_each_extra(extra: str, wheel: Path, tmp_path: Path) -> None:
     imports, absent, command = PARTS[extra]
-    python = tmp_path / "venv" / "bin" / "python"
-    assert _run(sys.executable, "-m", "venv", tmp_path / "venv").returncode == 0
-    target = f"{wheel}[{extra}]" if extra else str(wheel)
-    installed = _run(python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", target)
-    assert installed.returncode == 0, installed.stderr
+    python = _venv_with(tmp_path / "venv", f"{wheel}[{extra}]" if extra else str(wheel))
     check = (
         f"import importlib, importlib.util, sys\n"
         f"for name in {imports}: importlib.import_module(name)\n"
@@ -94,12 +105,7 @@ def _ask_nobody(hydraulis: Path) -> None:
 
 
 def test_a_command_whose_extra_is_missing_says_what_to_install(wheel: Path, tmp_path: Path) -> None:
-    python = tmp_path / "venv" / "bin" / "python"
-    assert _run(sys.executable, "-m", "venv", tmp_path / "venv").returncode == 0
-    installed = _run(
-        python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel, "typer"
-    )
-    assert installed.returncode == 0, installed.stderr
+    python = _venv_with(tmp_path / "venv", wheel, "typer")
     for command, extra in (("plan", "service"), ("demo", "agent")):
         said = _run(python.parent / "hydraulis", command)
         assert said.returncode != 0
