@@ -102,15 +102,16 @@ def create_app(
         limits=JobLimits(
             settings.max_open_iterations,
             CrowdLimits(settings.max_reports_waiting, settings.max_report_wait_ms),
-            congestion,
         ),
+        congestion=congestion,
     )
     dispatcher = Dispatcher(
         store=kept,
         desk=desk,
         waiters=waiters,
         metrics=metrics,
-        limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s), congestion),
+        limits=DispatchLimits(settings.workers, settings.lease_s, float(settings.drain_timeout_s)),
+        congestion=congestion,
     )
     janitor = Janitor(
         kept,

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from pydantic import ValidationError
@@ -52,14 +52,11 @@ class DispatchLimits:
         How long an iteration is left to a service that gives no sign of life.
     drain_s
         Time that iterations in work get to finish when the service stops.
-    congestion
-        Learns how long iterations wait.
     """
 
     num_at_once: int
     lease_s: float
     drain_s: float
-    congestion: Congestion = field(default_factory=Congestion)
 
 
 class Dispatcher:
@@ -70,17 +67,27 @@ class Dispatcher:
     store, desk, waiters, metrics
         Where iterations are, who plans, whom to tell, who counts.
     limits
-        Bounds, and what is told of how long iterations wait.
+        Bounds.
+    congestion
+        Is told how long iterations wait.
     """
 
-    def __init__(
-        self, *, store: Store, desk: PlanDesk, waiters: Waiters, metrics: Metrics, limits: DispatchLimits
+    def __init__(  # noqa: PLR0913 - each part of the service that it works with
+        self,
+        *,
+        store: Store,
+        desk: PlanDesk,
+        waiters: Waiters,
+        metrics: Metrics,
+        limits: DispatchLimits,
+        congestion: Congestion,
     ) -> None:
         self._store = store
         self._desk = desk
         self._waiters = waiters
         self._metrics = metrics
         self._limits = limits
+        self._congestion = congestion
         self._owner = f"{socket.gethostname()}-{uuid.uuid4().hex[:12]}"
         self._usual = UsualTime()
         self._looks_for_late_at = 0.0
@@ -140,7 +147,7 @@ class Dispatcher:
             if claim is None:
                 break
             self._metrics.observe_claim(claim)
-            self._limits.congestion.add(claim.job, claim.waited_s, now=time.monotonic())
+            self._congestion.add(claim.job, claim.waited_s, now=time.monotonic())
             task = asyncio.create_task(self._traced(claim))
             self._working.add(task)
             task.add_done_callback(self._worked)

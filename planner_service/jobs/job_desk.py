@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from planner_client.contract import (
     FaultCode,
@@ -54,13 +54,10 @@ class JobLimits:
         Most unfinished iterations that a job may have.
     reports
         Bounds of the reports that wait to be taken in.
-    congestion
-        Knows how long iterations wait for a solver.
     """
 
     max_open: int
     reports: CrowdLimits
-    congestion: Congestion = field(default_factory=Congestion)
 
 
 class JobDesk:
@@ -72,10 +69,19 @@ class JobDesk:
         Where jobs are kept, where named profiles are, who waits for plans, who counts.
     limits
         Bounds of one job.
+    congestion
+        Knows how long iterations wait for a solver.
     """
 
-    def __init__(
-        self, *, store: Store, catalog: Catalog, waiters: Waiters, metrics: Metrics, limits: JobLimits
+    def __init__(  # noqa: PLR0913 - each part of the service that it asks
+        self,
+        *,
+        store: Store,
+        catalog: Catalog,
+        waiters: Waiters,
+        metrics: Metrics,
+        limits: JobLimits,
+        congestion: Congestion,
     ) -> None:
         self._store = store
         self._jobs = store.jobs
@@ -84,6 +90,7 @@ class JobDesk:
         self._metrics = metrics
         self._crowd = Crowd(limits.reports)
         self._limits = limits
+        self._congestion = congestion
 
     async def register(self, spec: JobSpec) -> tuple[Job, bool]:
         """Register a job; return it, and whether it is new.
@@ -173,7 +180,7 @@ class JobDesk:
 
     def _refuse_in_vain(self, spec: JobSpec, iteration: int) -> None:
         """Refuse to begin what would not be planned in time: it takes the time of what could be."""
-        congestion, now = self._limits.congestion, time.monotonic()
+        congestion, now = self._congestion, time.monotonic()
         if spec.plan_wait_ms is None or not congestion.is_too_much(spec.plan_wait_ms, now=now):
             return
         is_begun = self._jobs.iteration(spec.name, iteration) is not None
