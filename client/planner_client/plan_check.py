@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from planner_client.charged import charged_lengths
-from planner_client.contract import MicroBatch, Plan, PlanOptions, PlanRequest, Replica
+from planner_client.contract import MicroBatch, Plan, PlanOptions, PlanRequest, Profile, Replica
 from planner_client.errors import BadAnswer
 
 
@@ -28,6 +28,7 @@ def _faults(plan: Plan, request: PlanRequest) -> Iterator[str]:
     seen: set[int] = set()
     for index, replica in enumerate(plan.replicas):
         yield from _replica(index, replica, plan, seen)
+    yield from _devices(plan, request)
     micro_batches = [micro_batch for replica in plan.replicas for micro_batch in replica.micro_batches]
     placed = sum(entry.count for micro_batch in micro_batches for entry in micro_batch.sequences)
     tokens = sum(micro_batch.num_tokens for micro_batch in micro_batches)
@@ -140,6 +141,22 @@ def _replica(index: int, replica: Replica, plan: Plan, seen: set[int]) -> Iterat
         seen.add(rank)
     for position, micro_batch in enumerate(replica.micro_batches):
         yield from _micro_batch(f"micro-batch {position} of replica {index}", micro_batch, replica, plan)
+
+
+def _devices(plan: Plan, request: PlanRequest) -> Iterator[str]:
+    """Every replica runs on GPUs of one type, that which it names where the request says what its types are called."""
+    pools = request.ranks_of_pools()
+    if len(pools) == 1:
+        return
+    pool_of = {rank: number for number, ranks in enumerate(pools) for rank in ranks}
+    for index, replica in enumerate(plan.replicas):
+        own = {pool_of.get(rank) for rank in replica.ranks}
+        if len(own) > 1:
+            yield f"replica {index} has ranks of {len(own)} types of GPU: {replica.ranks[:16]}"
+        for number in own - {None}:
+            profile = request.pools[number or 0].profile
+            if isinstance(profile, Profile) and profile.device.name != replica.device:
+                yield f"replica {index} is said to run on {replica.device!r} but has ranks of {profile.device.name!r}"
 
 
 def _charged_tokens(micro_batch: MicroBatch, plan: Plan) -> int:

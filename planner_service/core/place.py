@@ -25,11 +25,9 @@ def place(kinds: Sequence[ReplicaKind], pools: Sequence[Pool]) -> list[tuple[int
         Ranks of each replica: stage by stage, context-parallel rank by rank, tensor-parallel rank by rank. None if the
         groups cannot be laid out.
     """
-    nodes_of: dict[str, _Nodes] = {}
-    first_rank = 0
-    for pool in pools:
-        nodes_of[pool.device] = _Nodes(first_rank, pool.num_gpus, pool.gpus_per_node)
-        first_rank += pool.num_gpus
+    nodes_of = {
+        pool.device: _Nodes(nodes, pool.gpus_per_node) for pool, nodes in zip(pools, ranks_by_node(pools), strict=True)
+    }
     order = sorted(range(len(kinds)), key=lambda j: (-kinds[j].layout.tp, -kinds[j].num_ranks, j))
     ranks: list[tuple[int, ...]] = [()] * len(kinds)
     for replica in order:
@@ -46,51 +44,62 @@ def place(kinds: Sequence[ReplicaKind], pools: Sequence[Pool]) -> list[tuple[int
     return ranks
 
 
+def ranks_by_node(pools: Sequence[Pool]) -> list[tuple[Sequence[int], ...]]:
+    """Return each pool's ranks node by node, as they are given or else numbered on from the pool before."""
+    found: list[tuple[Sequence[int], ...]] = []
+    first_rank = 0
+    for pool in pools:
+        end = first_rank + pool.num_gpus
+        counted = (
+            range(first, min(first + pool.gpus_per_node, end)) for first in range(first_rank, end, pool.gpus_per_node)
+        )
+        found.append(pool.nodes or tuple(counted))
+        first_rank = end
+    return found
+
+
 class _Nodes:
     """Nodes filled from their first rank on; groups come in descending size."""
 
-    def __init__(self, first_rank: int, num_gpus: int, gpus_per_node: int) -> None:
-        self._first_rank = first_rank
-        self._num_gpus = num_gpus
+    def __init__(self, nodes: Sequence[Sequence[int]], gpus_per_node: int) -> None:
+        self._nodes = nodes
         self._per_node = gpus_per_node
-        self._used = [0] * -(-num_gpus // gpus_per_node)
-        self._sizes = [min(gpus_per_node, num_gpus - first) for first in range(0, num_gpus, gpus_per_node)]
+        self._used = [0] * len(nodes)
         self._first_with_room = 0
         self._group_size = 0
 
-    def take(self, size: int) -> range | None:
+    def take(self, size: int) -> list[int] | None:
         if size != self._group_size:
             self._group_size, self._first_with_room = size, 0
-        found = self._whole_nodes(size) if size > self._per_node else self._inside_node(size)
-        return None if found is None else range(self._first_rank + found.start, self._first_rank + found.stop)
+        return self._whole_nodes(size) if size > self._per_node else self._inside_node(size)
 
-    def _inside_node(self, size: int) -> range | None:
+    def _inside_node(self, size: int) -> list[int] | None:
         node = self._first_with_room
-        while node < len(self._used) and self._used[node] + size > self._sizes[node]:
+        while node < len(self._nodes) and self._used[node] + size > len(self._nodes[node]):
             node += 1
         self._first_with_room = node
-        if node == len(self._used):
-            return None
-        first = node * self._per_node + self._used[node]
-        self._used[node] += size
-        return range(first, first + size)
+        return None if node == len(self._nodes) else self._take_from(node, size)
 
-    def _whole_nodes(self, size: int) -> range | None:
-        """Lay a group that is larger than a node on neighbouring nodes, from the first rank of an empty one."""
-        node = self._first_with_room
-        while node < len(self._used) and self._used[node]:
-            node += 1
-        first = node * self._per_node
-        if first + size > self._num_gpus:
-            return None
+    def _whole_nodes(self, size: int) -> list[int] | None:
+        """Lay a group that is larger than a node on the next nodes that are empty: whole ones, and what is left."""
+        chosen: list[tuple[int, int]] = []
         left = size
-        while left:
-            taken = min(left, self._sizes[node])
-            self._used[node] = taken
-            left -= taken
-            node += 1
-        self._first_with_room = node
-        return range(first, first + size)
+        for node in range(self._first_with_room, len(self._nodes)):
+            taken = min(left, self._per_node)
+            if self._used[node] == 0 and len(self._nodes[node]) >= taken:
+                chosen.append((node, taken))
+                left -= taken
+            if not left:
+                break
+        if left:
+            return None
+        self._first_with_room = chosen[0][0] + 1
+        return [rank for node, taken in chosen for rank in self._take_from(node, taken)]
+
+    def _take_from(self, node: int, size: int) -> list[int]:
+        first = self._used[node]
+        self._used[node] += size
+        return list(self._nodes[node][first : first + size])
 
 
 def most_placeable(kind: ReplicaKind, pools: Sequence[Pool]) -> int:

@@ -229,11 +229,22 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """GPUs of one type: ranks are numbered pool by pool, and node by node inside a pool."""
+    """GPUs of one type.
+
+    ``nodes`` are its ranks node by node; without, ranks are numbered pool by pool, and node by node inside a pool.
+    """
 
     device: str
     num_gpus: int
     gpus_per_node: int
+    nodes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Whether every node has all its GPUs in this pool."""
+        if self.nodes:
+            return all(len(node) == self.gpus_per_node for node in self.nodes)
+        return self.num_gpus % self.gpus_per_node == 0
 
 
 @dataclass(frozen=True)

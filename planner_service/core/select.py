@@ -144,7 +144,7 @@ class Search:
             own = [(kind, num) for kind, num in strategy.groups if kind.device == pool.device]
             sizes = sorted({kind.layout.tp for kind, _ in own} | {pool.gpus_per_node})
             nested = all(larger % smaller == 0 for smaller, larger in pairwise(sizes))
-            if not nested or pool.num_gpus % pool.gpus_per_node:
+            if not nested or not pool.has_whole_nodes:
                 return place(strategy.replicas, self.problem.pools) is not None
             if sum(kind.num_ranks * num for kind, num in own) > pool.num_gpus:
                 return False

@@ -153,28 +153,29 @@ def _counts(problem: Problem, solution: Solution) -> Iterator[str]:
 
 def _placement(problem: Problem, solution: Solution) -> Iterator[str]:
     seen: set[int] = set()
-    first_of: dict[str, tuple[int, int]] = {}
+    node_of: dict[str, dict[int, int]] = {}
     first_rank = 0
     for pool in problem.pools:
-        first_of[pool.device] = (first_rank, pool.num_gpus)
+        counted = {first_rank + number: number // pool.gpus_per_node for number in range(pool.num_gpus)}
+        given = {rank: number for number, node in enumerate(pool.nodes) for rank in node}
+        node_of[pool.device] = given or counted
         first_rank += pool.num_gpus
-    nodes = {pool.device: pool.gpus_per_node for pool in problem.pools}
+    per_node_of = {pool.device: pool.gpus_per_node for pool in problem.pools}
     for index, replica in enumerate(solution.replicas):
         layout = replica.kind.layout
-        first, num_gpus = first_of[replica.kind.device]
-        per_node = nodes[replica.kind.device]
+        own, per_node = node_of[replica.kind.device], per_node_of[replica.kind.device]
         if len(replica.ranks) != layout.tp * layout.cp * layout.pp:
             yield f"replica {index} of layout {layout} has {len(replica.ranks)} ranks"
         for rank in replica.ranks:
-            if not first <= rank < first + num_gpus:
-                yield f"replica {index} of {replica.kind.device} has rank {rank}, not in {first}-{first + num_gpus - 1}"
+            if rank not in own:
+                yield f"replica {index} of {replica.kind.device} has rank {rank}, which is of another type or none"
             if rank in seen:
                 yield f"rank {rank} is in two replicas"
             seen.add(rank)
         fewest_nodes = (layout.tp + per_node - 1) // per_node
         for begin in range(0, len(replica.ranks), layout.tp):
             group = replica.ranks[begin : begin + layout.tp]
-            if len({(rank - first) // per_node for rank in group}) > fewest_nodes:
+            if len({own.get(rank) for rank in group}) > fewest_nodes:
                 yield f"replica {index} has a tensor-parallel group across nodes: {group}"
 
 

@@ -120,12 +120,28 @@ def pools_of(request: PlanRequest, profiles: Sequence[Profile]) -> tuple[Pool, .
     Raises
     ------
     PlanningFault
-        If two pools are of one device, or their profiles of different models.
+        If two pools are of one device, their profiles of different models, or a node has too many ranks.
     """
     pools = tuple(
-        Pool(profile.device.name, pool.num_gpus, profile.device.gpus_per_node)
+        Pool(
+            profile.device.name,
+            pool.num_gpus,
+            profile.device.gpus_per_node,
+            tuple(map(tuple, pool.nodes or ())),
+        )
         for pool, profile in zip(request.pools, profiles, strict=True)
     )
+    for pool in pools:
+        largest = max(map(len, pool.nodes), default=0)
+        if largest > pool.gpus_per_node:
+            raise PlanningFault(
+                FaultCode.INVALID_REQUEST,
+                f"devices gives a node of {pool.device} {largest} ranks but its profile says {pool.gpus_per_node} "
+                "GPUs share a node",
+                "give nodes of at most so many ranks, or a profile whose device has the right gpus_per_node",
+                device=pool.device,
+                limit=pool.gpus_per_node,
+            )
     devices = [pool.device for pool in pools]
     repeated = sorted({device for device in devices if devices.count(device) > 1})
     if repeated:

@@ -1,5 +1,7 @@
 """What a trainer asks: a cluster with its profiles, a batch and options."""
 
+from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -27,6 +29,9 @@ from planner_client.contract.strategy import OptimizerLayout, ReplicaGroup
 from planner_client.contract.wording import first_few
 
 ListedLengths = Annotated[list[LengthTokens], Field(max_length=MAX_SEQUENCES_LISTED, fail_fast=True)]
+NodeRanks = Annotated[
+    list[Annotated[int, Field(ge=0, lt=MAX_GPUS, strict=True)]], Field(min_length=1, max_length=MAX_GPUS)
+]
 StrategyGroups = Annotated[list[ReplicaGroup], Field(min_length=1, max_length=1024)]
 
 DEFAULT_SOURCE = "local"
@@ -42,10 +47,22 @@ class DevicePool(Sent):
         The profile of the model on them, by name or whole.
     num_gpus
         How many there are.
+    nodes
+        Which ranks these are, node by node; a tensor-parallel group stays inside one where that is possible. Nodes may
+        be of unlike sizes. Without, ranks are numbered type by type, and nodes are filled one after another.
     """
 
     profile: ProfileName | Profile
     num_gpus: NumGpus
+    nodes: Annotated[list[NodeRanks], Field(min_length=1, max_length=MAX_GPUS)] | None = None
+
+    @model_validator(mode="after")
+    def _nodes_have_its_gpus(self) -> Self:
+        if self.nodes is not None and (num_ranks := sum(map(len, self.nodes))) != self.num_gpus:
+            raise ValueError(
+                f"nodes has {num_ranks} ranks but num_gpus is {self.num_gpus}; name every rank of this type once"
+            )
+        return self
 
     @property
     def profile_name(self) -> str:
@@ -88,7 +105,8 @@ class Cluster(Sent):
     num_gpus
         How many GPUs there are.
     devices
-        The GPUs by type where there are several; ranks are numbered type by type in this order.
+        The GPUs by type where there are several; ranks are numbered type by type in this order, unless all of them
+        name theirs.
     optimizer_layout
         The fixed sharding of the optimizer states, which memory limits depend on; chosen if not given.
     strategies
@@ -113,6 +131,7 @@ class Cluster(Sent):
             raise ValueError("give the cluster as profile and num_gpus, or as devices where GPUs are of several types")
         if self.total_gpus > MAX_GPUS:
             raise ValueError(f"the cluster has {self.total_gpus} GPUs; plan for at most {MAX_GPUS}")
+        _refuse_unlike_numbering(self.pools)
         return self
 
     @property
@@ -122,7 +141,17 @@ class Cluster(Sent):
             return tuple(self.devices)
         if self.profile is None or self.num_gpus is None:
             return ()
-        return (DevicePool.model_construct(profile=self.profile, num_gpus=self.num_gpus),)
+        return (DevicePool.model_construct(profile=self.profile, num_gpus=self.num_gpus, nodes=None),)
+
+    def ranks_of_pools(self) -> list[frozenset[int]]:
+        """Return the ranks of each of the cluster's pools."""
+        found: list[frozenset[int]] = []
+        first_rank = 0
+        for pool in self.pools:
+            counted = range(first_rank, first_rank + pool.num_gpus)
+            found.append(frozenset(counted if pool.nodes is None else chain.from_iterable(pool.nodes)))
+            first_rank += pool.num_gpus
+        return found
 
     @property
     def total_gpus(self) -> int:
@@ -218,3 +247,17 @@ class PlanRequest(Cluster):
         if listed is None:
             return dict(self.histograms or {})
         return {source: Histogram.of(lengths) for source, lengths in listed.items()}
+
+
+def _refuse_unlike_numbering(pools: Sequence[DevicePool]) -> None:
+    """Refuse clusters whose pools do not have every rank between them once."""
+    given = [pool for pool in pools if pool.nodes is not None]
+    if not given:
+        return
+    if len(given) < len(pools):
+        raise ValueError(f"{len(given)} of {len(pools)} devices name their ranks in nodes; let all of them do, or none")
+    seen = [rank for pool in given for node in pool.nodes or () for rank in node]
+    if sorted(seen) != list(range(len(seen))):
+        twice = next((rank for rank, after in pairwise(sorted(seen)) if rank == after), None)
+        wrong = f"rank {max(seen)} of {len(seen)} GPUs" if twice is None else f"rank {twice} twice"
+        raise ValueError(f"the nodes of devices name {wrong}; name each rank from 0 to {len(seen) - 1} once")
