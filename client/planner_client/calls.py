@@ -16,6 +16,9 @@ from planner_client.contract import (
     JobList,
     JobSpec,
     JobSummary,
+    Node,
+    NodeList,
+    NodeReport,
     Plan,
     PlanList,
     PlanRequest,
@@ -247,6 +250,25 @@ class PlannerCalls:
     def timings(self, job: str, iteration: int, *, timeout_s: float | None = None) -> Flow[list[IterationTimings]]:
         """Fetch what was measured of an iteration, in the order it came."""
         return (yield from self._get(f"{_iteration(job, iteration)}/timings", _AllTimings, timeout_s)).root
+
+    def report_node(self, name: str, report: NodeReport, *, timeout_s: float | None = None) -> Flow[Node]:
+        """Say that a node is there; again and again while it is."""
+        node = yield from self._send("PUT", f"/v1/nodes/{_quoted(name)}", report, Node, timeout_s)
+        if node.name != name:
+            raise BadAnswer(f"reported the node {name}, got {node.name}")
+        return node
+
+    def nodes(self, *, after: str = "", limit: int | None = None, timeout_s: float | None = None) -> Flow[list[Node]]:
+        """List nodes, ascending by name, at most ``limit`` after the name ``after``; all if not given."""
+        found: list[Node] = []
+        ends_at = self._ends_at(timeout_s)
+        while (count := _page(limit, len(found))) > 0:
+            page = yield from self._page("/v1/nodes", NodeList, {"after": after, "limit": count}, ends_at)
+            found += page.nodes
+            if page.next_after is None:
+                break
+            after = _onward("/v1/nodes", after, page.next_after, is_onward=page.next_after > after)
+        return found[:limit]
 
     def wait_ready(self, timeout_s: float = 60.0) -> Flow[None]:
         """Wait until the planner can plan."""

@@ -33,7 +33,7 @@ def _waiting(
 
     @wraps(flow)
     def method(self: "PlannerClient", /, *args: P.args, **kwargs: P.kwargs) -> Value:
-        return self._drive(flow(self._calls, *args, **kwargs))
+        return self.drive(flow(self._calls, *args, **kwargs))
 
     return method
 
@@ -45,7 +45,7 @@ def _awaited(
 
     @wraps(flow)
     async def method(self: "AsyncPlannerClient", /, *args: P.args, **kwargs: P.kwargs) -> Value:
-        return await self._drive(flow(self._calls, *args, **kwargs))
+        return await self.drive(flow(self._calls, *args, **kwargs))
 
     return method
 
@@ -122,6 +122,8 @@ class PlannerClient:
     iteration_plan = _waiting(PlannerCalls.iteration_plan)
     report_timings = _waiting(PlannerCalls.report_timings)
     timings = _waiting(PlannerCalls.timings)
+    report_node = _waiting(PlannerCalls.report_node)
+    nodes = _waiting(PlannerCalls.nodes)
     wait_ready = _waiting(PlannerCalls.wait_ready)
 
     def close(self) -> None:
@@ -136,7 +138,8 @@ class PlannerClient:
     ) -> None:
         self.close()
 
-    def _drive(self, flow: Flow[Value]) -> Value:
+    def drive(self, flow: Flow[Value]) -> Value:
+        """Ask what a flow asks, to its end; for flows beside those of `PlannerCalls`."""
         got: Answer | Failure | None = None
         while True:
             try:
@@ -215,6 +218,8 @@ class AsyncPlannerClient:
     iteration_plan = _awaited(PlannerCalls.iteration_plan)
     report_timings = _awaited(PlannerCalls.report_timings)
     timings = _awaited(PlannerCalls.timings)
+    report_node = _awaited(PlannerCalls.report_node)
+    nodes = _awaited(PlannerCalls.nodes)
     wait_ready = _awaited(PlannerCalls.wait_ready)
 
     async def close(self) -> None:
@@ -229,7 +234,8 @@ class AsyncPlannerClient:
     ) -> None:
         await self.close()
 
-    async def _drive(self, flow: Flow[Value]) -> Value:
+    async def drive(self, flow: Flow[Value]) -> Value:
+        """Ask what a flow asks, to its end; for flows beside those of `PlannerCalls`."""
         got: Answer | Failure | None = None
         while True:
             try:

@@ -50,10 +50,14 @@ class DeadlineTransport(httpx.BaseTransport):
     ----------
     trusted
         What checks certificates; None for the public authorities.
+    socket_path
+        A Unix socket that all connections go to, whatever the address says.
     """
 
-    def __init__(self, trusted: ssl.SSLContext | None = None) -> None:
-        self._pool = httpcore.ConnectionPool(ssl_context=trusted, max_connections=None, network_backend=_Backend())
+    def __init__(self, trusted: ssl.SSLContext | None = None, *, socket_path: str | None = None) -> None:
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=trusted, max_connections=None, uds=socket_path, network_backend=_Backend()
+        )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the response's body is read by the caller."""
@@ -113,6 +117,15 @@ class _Backend(httpcore.NetworkBackend):
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
+
+    def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        left_s = _left_s(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._sockets.connect_unix_socket(path, left_s, socket_options))
 
 
 class _Names:

@@ -29,6 +29,7 @@ from planner_client.contract.jobs import (
     request_for,
 )
 from planner_client.contract.listing import ProfileList, ProfileSummary
+from planner_client.contract.nodes import Node, NodeDevice, NodeList, NodeName, NodeReport
 from planner_client.contract.options import CostModel, Method, PlanOptions
 from planner_client.contract.plan import GroupCount, MicroBatch, PassedOver, Plan, Replica, SequenceCount
 from planner_client.contract.profile import (
@@ -88,6 +89,11 @@ __all__ = [
     "MissingSources",
     "ModelShape",
     "NewToken",
+    "Node",
+    "NodeDevice",
+    "NodeList",
+    "NodeName",
+    "NodeReport",
     "OptimizerLayout",
     "PassedOver",
     "Plan",

@@ -1,0 +1,178 @@
+"""The local API that ranks use: read, hand over, answer. See `docs/agent.md`."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode, JobSpec, PlanRequest, Problem
+from planner_client.contract.scalars import MAX_ITERATION, MAX_WAIT_MS
+from planner_client.errors import HydraulisError
+from worker_agent.daemon.desk import AgentDesk, AnsweredWith
+from worker_agent.daemon.jobs import KnownJobs
+from worker_agent.daemon.metrics import AgentMetrics
+from worker_agent.daemon.planner_link import PlannerLink
+from worker_agent.daemon.problems import AgentProblem, problem_document, problem_of
+from worker_agent.daemon.timings_desk import TimingsDesk
+from worker_agent.daemon.wire import AgentStatus, RankBatch, RankTimings
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", ""})
+
+_log = logging.getLogger("hydraulis.agent")
+
+Wire = TypeVar("Wire", bound=BaseModel)
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_RANK = "/v1/jobs/{job}/iterations/{iteration:int}/ranks/{rank:int}"
+
+
+def local_api(  # noqa: PLR0913 - one for each thing that ranks ask of
+    *,
+    desk: AgentDesk,
+    timings: TimingsDesk,
+    jobs: KnownJobs,
+    link: PlannerLink,
+    metrics: AgentMetrics,
+    status: Callable[[], AgentStatus],
+) -> Starlette:
+    """Return the app."""
+
+    async def healthz(_request: Request) -> Response:
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+    async def get_metrics(_request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def get_status(_request: Request) -> Response:
+        return _json(status())
+
+    async def put_job(request: Request) -> Response:
+        spec = await _read(request, JobSpec)
+        if spec.name != request.path_params["job"]:
+            raise _invalid(f"the address names job {request.path_params['job'][:128]!r} and the body {spec.name!r}")
+        return _json(await jobs.register(spec))
+
+    async def put_rank(request: Request) -> Response:
+        job, iteration, rank = _whose(request)
+        batch = await _read(request, RankBatch)
+        metrics.hand_ins.inc()
+        return _json(desk.hand_in(job, iteration, rank, batch), 202)
+
+    async def get_plan(request: Request) -> Response:
+        found = await desk.plan(*_whose(request), _wait_s(request))
+        return _json(found, 202) if isinstance(found, BaseModel) else Response(found, media_type="application/json")
+
+    async def put_timings(request: Request) -> Response:
+        job, iteration, rank = _whose(request)
+        timings.take_in(job, iteration, rank, await _read(request, RankTimings))
+        return Response(status_code=202)
+
+    async def post_plan(request: Request) -> Response:
+        asked = await _read(request, PlanRequest)
+        plan = await link.ask(lambda client: client.plan(asked))
+        return _json(plan)
+
+    endpoints: list[tuple[str, str, Endpoint]] = [
+        ("GET", "/healthz", healthz),
+        ("GET", "/metrics", get_metrics),
+        ("GET", "/v1/agent", get_status),
+        ("PUT", "/v1/jobs/{job}", put_job),
+        ("PUT", _RANK, put_rank),
+        ("GET", _RANK + "/plan", get_plan),
+        ("PUT", _RANK + "/timings", put_timings),
+        ("POST", "/v1/plans", post_plan),
+    ]
+    return Starlette(
+        routes=[Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in endpoints],
+        exception_handlers={HTTPException: _on_http_exception, Exception: _on_defect},
+    )
+
+
+def _answering(endpoint: Endpoint) -> Endpoint:
+    """Make an endpoint answer what it cannot do with a problem document."""
+
+    async def answer(request: Request) -> Response:
+        _refuse_pages(request)
+        try:
+            return await endpoint(request)
+        except (AgentProblem, AnsweredWith) as told:
+            return _problem(told.problem)
+        except HydraulisError as error:
+            return _problem(problem_of(error))
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    return answer
+
+
+def _refuse_pages(request: Request) -> None:
+    """Refuse what a web page made a browser on this machine send: no rank has an origin, or comes by another name."""
+    host = urlsplit("//" + request.headers.get("host", "")).hostname or ""
+    if "origin" in request.headers or host not in LOCAL_HOSTS:
+        raise HTTPException(403, "requests of web pages are refused; address the agent as localhost, or by its socket")
+
+
+def _whose(request: Request) -> tuple[str, int, int]:
+    iteration = int(request.path_params["iteration"])
+    if iteration > MAX_ITERATION:
+        raise _invalid(f"iteration is {iteration}; give at most {MAX_ITERATION}")
+    return request.path_params["job"], iteration, int(request.path_params["rank"])
+
+
+def _wait_s(request: Request) -> float:
+    text = request.query_params.get("wait_ms", "0")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MAX_WAIT_MS):
+        raise _invalid(f"wait_ms is {text[:40]!r}; give a whole number from 0 to {MAX_WAIT_MS}")
+    return int(text) / 1000.0
+
+
+async def _read(request: Request, model: type[Wire]) -> Wire:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise AgentProblem(
+                413, FaultCode.BODY_TOO_LARGE, f"the body is over the limit of {MAX_BODY_BYTES} bytes", "send less"
+            )
+    try:
+        return model.model_validate_json(bytes(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _invalid(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def _invalid(detail: str) -> AgentProblem:
+    return AgentProblem(422, FaultCode.INVALID_REQUEST, detail, "correct the request; docs/agent.md shows each")
+
+
+def _json(value: BaseModel, status: int = 200) -> Response:
+    return Response(value.model_dump_json(), status_code=status, media_type="application/json")
+
+
+def _problem(problem: Problem) -> Response:
+    retry_after_s = problem.numbers.get("retry_after_s", 1 if problem.status == 503 else None)
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return Response(problem.model_dump_json(), problem.status, headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+async def _on_http_exception(_request: Request, refused: Exception) -> Response:
+    status = refused.status_code if isinstance(refused, HTTPException) else 500
+    codes = {404: FaultCode.NOT_FOUND, 405: FaultCode.METHOD_NOT_ALLOWED, 403: FaultCode.FORBIDDEN}
+    detail = refused.detail if isinstance(refused, HTTPException) else str(refused)
+    remedy = "docs/agent.md lists what an agent answers"
+    return _problem(problem_document(status, codes.get(status, FaultCode.INVALID_REQUEST), detail, remedy))
+
+
+async def _on_defect(_request: Request, defect: Exception) -> Response:
+    _log.error("unexpected_error", exc_info=defect)
+    return _problem(problem_of(defect))

@@ -1,0 +1,132 @@
+"""What a rank uses to talk to the agent of its node. Brings no torch; threads may share one."""
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, urlencode
+
+from planner_client.calls import ACCEPTED
+from planner_client.client import PlannerClient
+from planner_client.contract import Job, JobSpec
+from planner_client.errors import DeadlineExceeded, RequestRefused
+from planner_client.flow import Answer, Flow, Query, RetryPolicy, call, read
+from planner_client.transport import DeadlineTransport
+from worker_agent.daemon.wire import AgentCode, AgentStatus, IterationOfNode, PlanOfRank, RankBatch, RankTimings
+
+POLL_S = 10.0
+POLL_MARGIN_S = 5.0
+TIMEOUT_S = 10.0
+UNIX = "unix:"
+
+
+class AgentClient:
+    """Talks to an agent; every method returns or raises within its ``timeout_s``.
+
+    Parameters
+    ----------
+    address
+        ``unix:/path/of/agent.sock``, a path that begins with ``/``, or ``http://127.0.0.1:8471``.
+    policy
+        When to try again.
+
+    Raises
+    ------
+    ValueError
+        If the address cannot be read.
+    planner_client.errors.HydraulisError
+        From every method, as from `planner_client.client.PlannerClient`.
+    """
+
+    def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
+        self.address = address
+        self._policy = policy if policy is not None else RetryPolicy()
+        path = socket_path(address)
+        transport = None if path is None else DeadlineTransport(socket_path=str(path))
+        self.planner = PlannerClient(
+            address if path is None else "http://localhost", policy=self._policy, transport=transport
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections."""
+        self.planner.close()
+
+    def status(self, *, timeout_s: float = TIMEOUT_S) -> AgentStatus:
+        """Return what the agent says of itself."""
+        return read(self._ask("GET", "/v1/agent", timeout_s), AgentStatus)
+
+    def register(self, spec: JobSpec, *, timeout_s: float = TIMEOUT_S) -> Job:
+        """Register the job with the planner, through the agent; the same again changes nothing."""
+        body = spec.model_dump_json(exclude_unset=True).encode()
+        return read(self._ask("PUT", f"/v1/jobs/{quote(spec.name)}", timeout_s, body), Job)
+
+    def hand_in(
+        self, job: str, iteration: int, rank: int, batch: RankBatch, *, timeout_s: float = TIMEOUT_S
+    ) -> IterationOfNode:
+        """Hand in what a rank holds; the same again changes nothing."""
+        body = batch.model_dump_json(exclude_unset=True).encode()
+        return read(self._ask("PUT", _rank(job, iteration, rank), timeout_s, body), IterationOfNode)
+
+    def plan(self, job: str, iteration: int, rank: int, batch: RankBatch, *, timeout_s: float) -> PlanOfRank:
+        """Hand in what a rank holds and wait for the plan; hands in again where the agent was started anew."""
+        ends_at = time.monotonic() + timeout_s
+        is_handed_in = False
+        told: IterationOfNode | None = None
+        while (left_s := ends_at - time.monotonic()) > 0:
+            if not is_handed_in:
+                told = self.hand_in(job, iteration, rank, batch, timeout_s=left_s)
+                is_handed_in = True
+                continue
+            try:
+                found = self._poll(job, iteration, rank, left_s)
+            except RequestRefused as refused:
+                if refused.problem.code != AgentCode.NOT_HANDED_IN:
+                    raise
+                is_handed_in = False
+                continue
+            if isinstance(found, PlanOfRank):
+                return found
+            told = found
+        state = "not handed in" if told is None else told.state
+        missing = f", waiting for ranks {told.missing_ranks}" if told is not None and told.missing_ranks else ""
+        raise DeadlineExceeded(f"iteration {iteration} of job {job} was still {state} after {timeout_s:g} s{missing}")
+
+    def give_timings(
+        self, job: str, iteration: int, rank: int, timings: RankTimings, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Hand over what a rank measured."""
+        body = timings.model_dump_json(exclude_unset=True).encode()
+        self._ask("PUT", f"{_rank(job, iteration, rank)}/timings", timeout_s, body)
+
+    def _poll(self, job: str, iteration: int, rank: int, left_s: float) -> PlanOfRank | IterationOfNode:
+        wait_s = min(left_s, POLL_S)
+        path = f"{_rank(job, iteration, rank)}/plan?{urlencode({'wait_ms': int(1000 * wait_s)})}"
+        answer = self._ask("GET", path, left_s, try_timeout_s=wait_s + POLL_MARGIN_S)
+        return read(answer, IterationOfNode) if answer.status == ACCEPTED else read(answer, PlanOfRank)
+
+    def _ask(
+        self, method: str, path: str, timeout_s: float, body: bytes | None = None, try_timeout_s: float | None = None
+    ) -> Answer:
+        return self.planner.drive(self._asking(Query(method, path, body), timeout_s, try_timeout_s))
+
+    def _asking(self, query: Query, timeout_s: float, try_timeout_s: float | None) -> Flow[Answer]:
+        return call(query, timeout_s=timeout_s, clock=time.monotonic, policy=self._policy, try_timeout_s=try_timeout_s)
+
+
+def socket_path(address: str) -> Path | None:
+    """Return the Unix socket that an address names; None if it names none."""
+    if address.startswith("/"):
+        return Path(address)
+    return Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
+
+
+def _rank(job: str, iteration: int, rank: int) -> str:
+    return f"/v1/jobs/{quote(job)}/iterations/{iteration:d}/ranks/{rank:d}"
