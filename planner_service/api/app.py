@@ -19,7 +19,9 @@ from planner_service.api.openapi import openapi_of
 from planner_service.api.problems import install_problem_handlers
 from planner_service.api.request_log import RequestLog
 from planner_service.api.routes import operations_routes, plan_routes, profile_routes
+from planner_service.api.view_routes import view_routes
 from planner_service.api.viewer import viewer_routes
+from planner_service.dashboard import ViewDesk
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
@@ -157,6 +159,7 @@ def create_app(
     for router in (
         plan_routes(desk, bodies),
         job_routes(jobs, bodies),
+        view_routes(ViewDesk(kept, jobs)),
         profile_routes(catalog, bodies),
         access_routes(TokenRegister(kept.access), lookup, bodies),
         operations_routes(pool, kept, metrics),

@@ -57,9 +57,12 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/v1/jobs"): Rule("plan", "any"),  # the name is in the body: the route calls `require_job`
     ("GET", "/v1/jobs/{job}"): Rule("read", "job"),
     ("DELETE", "/v1/jobs/{job}"): Rule("admin", "job", "delete-job", subject="job"),
+    ("GET", "/v1/jobs/{job}/series"): Rule("read", "job"),
     ("GET", "/v1/jobs/{job}/iterations"): Rule("read", "job"),
     ("GET", _ITERATION): Rule("read", "job"),
     ("GET", _ITERATION + "/plan"): Rule("read", "job"),
+    ("GET", _ITERATION + "/overview"): Rule("read", "job"),
+    ("GET", _ITERATION + "/replicas"): Rule("read", "job"),
     ("PUT", _ITERATION + "/histograms"): Rule("plan", "job"),
     ("PUT", _ITERATION + "/histograms/{source:path}"): Rule("plan", "job"),
     ("GET", _ITERATION + "/timings"): Rule("read", "job"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from planner_service.core.schedules import OneForwardOneBackward, OperationKind, run
-from planner_service.simulation.records import Planned
+from planner_service.simulation.records import Pipeline, Planned
 from planner_service.simulation.svg import Box
 
 MAX_ROWS = 48
@@ -43,9 +43,7 @@ def gantt_of(planned: Planned) -> Gantt:
             break
         num_shown += 1
         first = len(rows)
-        for stage in range(pipeline.num_stages):
-            of_stage = f" stage {stage}" if pipeline.num_stages > 1 else ""
-            rows.append(f"#{index} {pipeline.label}{of_stage}")
+        rows += row_names(index, pipeline)
         for span in timeline.spans:
             is_forward = span.kind is OperationKind.FORWARD
             hint = (
@@ -55,3 +53,10 @@ def gantt_of(planned: Planned) -> Gantt:
             shade = ("f" if is_forward else "b") + str(span.micro_batch % 2)
             boxes.append(Box(first + span.stage, span.begin_ms / 1000, span.end_ms / 1000, shade, hint))
     return Gantt(tuple(rows), tuple(boxes), num_shown, len(timelines))
+
+
+def row_names(index: int, pipeline: Pipeline) -> list[str]:
+    """Name the rows of replica number ``index``, one for each stage."""
+    if pipeline.num_stages == 1:
+        return [f"#{index} {pipeline.label}"]
+    return [f"#{index} {pipeline.label} stage {stage}" for stage in range(pipeline.num_stages)]
