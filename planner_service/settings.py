@@ -52,6 +52,8 @@ class Settings(BaseSettings):
     keep_iterations_days, keep_plans_days, keep_audit_days
         How long finished iterations of jobs, plans that no kept iteration has, and entries of the audit record are
         kept.
+    keep_nodes_days
+        How long nodes are kept whose agents are not heard of any more.
     max_body_bytes
         Largest request body.
     body_timeout_s
@@ -81,6 +83,7 @@ class Settings(BaseSettings):
     keep_iterations_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
     keep_plans_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
     keep_audit_days: Annotated[float, Field(gt=0, le=36_500)] = 400.0
+    keep_nodes_days: Annotated[float, Field(gt=0, le=36_500)] = 7.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * MEBIBYTE_BYTES
     body_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
     drain_timeout_s: Annotated[int, Field(ge=0, le=3600)] = 30

@@ -15,6 +15,7 @@ from planner_service.api.guard import Doors, Guard
 from planner_service.api.headers import ProtectiveHeaders
 from planner_service.api.job_routes import job_routes
 from planner_service.api.needs import refuse_unlisted
+from planner_service.api.node_routes import node_routes
 from planner_service.api.openapi import openapi_of
 from planner_service.api.problems import install_problem_handlers
 from planner_service.api.request_log import RequestLog
@@ -24,6 +25,7 @@ from planner_service.api.viewer import viewer_routes
 from planner_service.dashboard import ViewDesk
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
+from planner_service.desk.nodes import NodeRegister
 from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.store_watch import StoreWatch
 from planner_service.jobs import (
@@ -120,6 +122,7 @@ def create_app(
         keep_iterations_days=settings.keep_iterations_days,
         keep_plans_days=settings.keep_plans_days,
         keep_audit_days=settings.keep_audit_days,
+        keep_nodes_days=settings.keep_nodes_days,
     )
     lookup = TokenLookup(kept.access)
     bodies = BodyReader(settings)
@@ -161,6 +164,7 @@ def create_app(
         job_routes(jobs, bodies),
         view_routes(ViewDesk(kept, jobs)),
         profile_routes(catalog, bodies),
+        node_routes(NodeRegister(kept.nodes), bodies),
         access_routes(TokenRegister(kept.access), lookup, bodies),
         operations_routes(pool, kept, metrics),
         viewer_routes(),

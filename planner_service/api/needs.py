@@ -67,6 +67,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("PUT", _ITERATION + "/histograms/{source:path}"): Rule("plan", "job"),
     ("GET", _ITERATION + "/timings"): Rule("read", "job"),
     ("POST", _ITERATION + "/timings"): Rule("plan", "job"),
+    ("GET", "/v1/nodes"): Rule("read", "any"),  # shows a caller the nodes of its jobs only
+    ("PUT", "/v1/nodes/{node}"): Rule("plan", "any"),  # the job is in the body: the route looks at it
     ("POST", "/v1/plans"): Rule("plan", "any"),
     ("GET", "/v1/plans"): Rule("read"),
     ("GET", "/v1/plans/{digest}"): Rule("read"),

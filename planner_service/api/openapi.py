@@ -12,6 +12,7 @@ from planner_client.contract import (
     PROBLEM_MEDIA_TYPE,
     IterationTimings,
     JobSpec,
+    NodeReport,
     PlanRequest,
     Problem,
     Profile,
@@ -32,6 +33,7 @@ _SENT: tuple[type[BaseModel], ...] = (
     SourceBatch,
     SourceBatches,
     IterationTimings,
+    NodeReport,
     TokenRequest,
     Problem,
 )

@@ -18,17 +18,24 @@ class Janitor:
     ----------
     store
         What to keep in order.
-    keep_iterations_days, keep_plans_days, keep_audit_days
+    keep_iterations_days, keep_plans_days, keep_audit_days, keep_nodes_days
         Ages; see `planner_service.settings.Settings`.
     """
 
     def __init__(
-        self, store: Store, *, keep_iterations_days: float, keep_plans_days: float, keep_audit_days: float
+        self,
+        store: Store,
+        *,
+        keep_iterations_days: float,
+        keep_plans_days: float,
+        keep_audit_days: float,
+        keep_nodes_days: float,
     ) -> None:
         self._store = store
         self._keep_iterations_s = keep_iterations_days * DAY_S
         self._keep_plans_s = keep_plans_days * DAY_S
         self._keep_audit_s = keep_audit_days * DAY_S
+        self._keep_nodes_s = keep_nodes_days * DAY_S
         self._task: asyncio.Task[None] | None = None
         self._log = structlog.get_logger("hydraulis.retention")
 
@@ -51,6 +58,7 @@ class Janitor:
                     keep_iterations_s=self._keep_iterations_s,
                     keep_plans_s=self._keep_plans_s,
                     keep_audit_s=self._keep_audit_s,
+                    keep_nodes_s=self._keep_nodes_s,
                 ):
                     num_deleted += num
                     await asyncio.sleep(BETWEEN_BATCHES_S)

@@ -13,14 +13,24 @@ from planner_service.store.faults import (
     TokenConflict,
     TooManyOpen,
 )
-from planner_service.store.interface import KEEP_AUDIT_S, IterationChanged, OnChange, OnUse, Store, StoreUse
+from planner_service.store.interface import (
+    KEEP_AUDIT_S,
+    KEEP_NODES_S,
+    IterationChanged,
+    OnChange,
+    OnUse,
+    Store,
+    StoreUse,
+)
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
+from planner_service.store.node_store import NodeRow, NodeStore
 from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
 from planner_service.store.profile_store import ProfileRow, ProfileStore
 from planner_service.store.sql import SqlStore, database_url
 
 __all__ = [
     "KEEP_AUDIT_S",
+    "KEEP_NODES_S",
     "AccessStore",
     "AuditRow",
     "BatchConflict",
@@ -33,6 +43,8 @@ __all__ = [
     "JobRow",
     "JobStore",
     "JobUnknown",
+    "NodeRow",
+    "NodeStore",
     "OnChange",
     "OnUse",
     "PlanRow",

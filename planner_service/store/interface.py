@@ -7,6 +7,7 @@ from typing import Literal
 
 from planner_service.store.access_store import AccessStore
 from planner_service.store.job_store import JobStore
+from planner_service.store.node_store import NodeStore
 from planner_service.store.plan_store import PlanStore
 from planner_service.store.profile_store import ProfileStore
 
@@ -53,6 +54,9 @@ class StoreUse:
 KEEP_AUDIT_S = 400 * 86_400.0
 """Audit entries are kept a little longer than the year that most audits look back."""
 
+KEEP_NODES_S = 7 * 86_400.0
+"""Nodes are kept for a week after their agents were last heard of."""
+
 OnChange = Callable[[IterationChanged], None]
 """Called in a thread of the store's own; returns at once and raises nothing."""
 
@@ -76,7 +80,7 @@ class Store(ABC):
 
     Attributes
     ----------
-    profiles, plans, jobs, access
+    profiles, plans, jobs, access, nodes
         What is kept, by kind.
     """
 
@@ -84,6 +88,7 @@ class Store(ABC):
     plans: PlanStore
     jobs: JobStore
     access: AccessStore
+    nodes: NodeStore
 
     @abstractmethod
     def listen(self, on_change: OnChange) -> None:
@@ -102,17 +107,24 @@ class Store(ABC):
         """Raise `StoreUnavailable` unless the database can be read now."""
 
     @abstractmethod
-    def prune(self, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float = KEEP_AUDIT_S) -> int:
+    def prune(
+        self,
+        *,
+        keep_iterations_s: float,
+        keep_plans_s: float,
+        keep_audit_s: float = KEEP_AUDIT_S,
+        keep_nodes_s: float = KEEP_NODES_S,
+    ) -> int:
         """Delete what is too old, a bounded number of rows each call; return how many went.
 
-        Counted are iterations, plans and entries of the audit record.
+        Counted are iterations, plans, entries of the audit record and nodes.
 
         Finished iterations go with their batches and timings when they finished more than ``keep_iterations_s`` ago;
         unfinished ones that began that long ago go, too, unless a solver has them or their deadline is still to come.
         What deleted jobs left behind goes at once. Plans go when they were stored more than
         ``keep_plans_s`` ago and no iteration that is kept names them. Entries of the audit record go when they are
-        older than ``keep_audit_s``; their numbers are not given again. Jobs, profiles and tokens stay until they are
-        deleted.
+        older than ``keep_audit_s``; their numbers are not given again. Nodes go when they were last reported more
+        than ``keep_nodes_s`` ago. Jobs, profiles and tokens stay until they are deleted.
         """
 
     @abstractmethod

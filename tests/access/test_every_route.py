@@ -50,6 +50,8 @@ EXPECTED = [
     Row("PUT", "/v1/jobs/{job}/iterations/{iteration}/histograms/{source:path}", "plan", "own"),
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/timings", "read", "own"),
     Row("POST", "/v1/jobs/{job}/iterations/{iteration}/timings", "plan", "own"),
+    Row("GET", "/v1/nodes", "read", "yes"),
+    Row("PUT", "/v1/nodes/{node}", "plan", "yes"),
     Row("POST", "/v1/plans", "plan", "yes"),
     Row("GET", "/v1/plans", "read", "no"),
     Row("GET", "/v1/plans/{digest}", "read", "no"),
@@ -86,7 +88,14 @@ def open_app(apps: tuple[AskedApp, AskedApp]) -> AskedApp:
 
 
 def address(row: Row, job: str = MINE) -> str:
-    values = {"{job}": job, "{iteration}": "3", "{source:path}": "node/0", "{digest}": "sha256:0", "{name}": "nobody"}
+    values = {
+        "{job}": job,
+        "{iteration}": "3",
+        "{source:path}": "node/0",
+        "{digest}": "sha256:0",
+        "{name}": "nobody",
+        "{node}": "n",
+    }
     path = row.path.replace("{asset}", "start.js")
     for parameter, value in values.items():
         path = path.replace(parameter, value)

@@ -37,6 +37,8 @@ OPERATIONS = [
     ("DELETE", "/v1/profiles/{name}"),
     ("GET", "/v1/plans"),
     ("DELETE", "/v1/plans/{digest}"),
+    ("GET", "/v1/nodes"),
+    ("PUT", "/v1/nodes/{node}"),
     ("POST", "/v1/jobs"),
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/{job}"),

@@ -23,6 +23,7 @@ from planner_service.store import (
     AuditRow,
     Claim,
     JobRow,
+    NodeRow,
     PlanRow,
     ProfileRow,
     ReportTerms,
@@ -57,6 +58,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "jobs.finish": lambda store: store.jobs.finish(CLAIM, PLAN, b"{}"),
     "jobs.fail": lambda store: store.jobs.fail(CLAIM, b"{}"),
     "jobs.put_timings": lambda store: store.jobs.put_timings("job", 0, "k", b"{}", 1.0),
+    "nodes.put": lambda store: store.nodes.put(NodeRow("n", b"{}")),
     "access.put_token": lambda store: store.access.put_token(TokenRow("t", "1" * 64, "read", None)),
     "access.delete_token": lambda store: store.access.delete_token("t"),
     "access.record": lambda store: store.access.record(AuditRow(None, "a", "s", "done")),
@@ -79,6 +81,7 @@ LOOKS: dict[str, Callable[[Store], object]] = {
     "jobs.next_late_at": lambda store: store.jobs.next_late_at(),
     "jobs.num_open": lambda store: store.jobs.num_open(),
     "jobs.timings": lambda store: store.jobs.timings("job", 0),
+    "nodes.page": lambda store: store.nodes.page(after="", limit=1),
     "access.token_with_hash": lambda store: store.access.token_with_hash("1" * 64),
     "access.tokens": lambda store: store.access.tokens(),
     "access.audit": lambda store: store.access.audit(after=0, limit=1),
@@ -113,7 +116,7 @@ def test_every_method_is_tried_on_databases_that_cannot_be_used() -> None:
     store = SqlStore("sqlite://")
     offered = {
         f"{part}.{name}"
-        for part in ("profiles", "plans", "jobs", "access")
+        for part in ("profiles", "plans", "jobs", "access", "nodes")
         for name in dir(getattr(store, part))
         if not name.startswith("_")
     }

@@ -8,19 +8,23 @@ from sqlalchemy import Connection, delete, or_, select, update
 from planner_service.store.sql.database import Database, Transaction, now_of
 from planner_service.store.sql.plans import IS_NAMED
 from planner_service.store.sql.rows import FINAL
-from planner_service.store.sql.tables import AUDIT, ITERATIONS, JOBS, PLANS
+from planner_service.store.sql.tables import AUDIT, ITERATIONS, JOBS, NODES, PLANS
 
 NUM_ITERATIONS = 100
 NUM_PLANS = 100
 NUM_AUDIT = 1000
+NUM_NODES = 1000
 NUM_BATCHES = 10_000
-"""Most iterations, plans, audit entries and (about) batches that go in one transaction."""
+"""Most iterations, plans, audit entries, nodes and (about) batches that go in one transaction."""
 
 
-def prune(database: Database, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float) -> int:
+def prune(
+    database: Database, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float, keep_nodes_s: float
+) -> int:
     """Delete what is too old; see `Store.prune`."""
     num_iterations = delete_left_behind(database) + _iterations(database, keep_iterations_s)
-    return num_iterations + _plans(database, keep_plans_s) + _audit(database, keep_audit_s)
+    num_others = _audit(database, keep_audit_s) + _nodes(database, keep_nodes_s)
+    return num_iterations + _plans(database, keep_plans_s) + num_others
 
 
 def delete_left_behind(database: Database) -> int:
@@ -121,6 +125,24 @@ def _audit(database: Database, keep_s: float) -> int:
     # Entries never change, so that nobody else has to be kept from them.
     return database.write(
         lambda transaction: transaction.connection.execute(delete(AUDIT).where(AUDIT.c.number.in_(found))).rowcount
+    )
+
+
+def _nodes(database: Database, keep_s: float) -> int:
+    def find(connection: Connection) -> tuple[Any, list[str]]:
+        now = float(connection.execute(select(now_of(connection))).scalar_one())
+        too_old = NODES.c.last_seen_at < now - keep_s
+        query = select(NODES.c.name).where(too_old).order_by(NODES.c.last_seen_at).limit(NUM_NODES)
+        return too_old, list(connection.execute(query).scalars())
+
+    too_old, found = database.read(find)
+    if not found:
+        return 0
+    # One that was heard of meanwhile stays.
+    return database.write(
+        lambda transaction: (
+            transaction.connection.execute(delete(NODES).where(NODES.c.name.in_(found), too_old)).rowcount
+        )
     )
 
 

@@ -2,12 +2,13 @@
 
 from sqlalchemy import select
 
-from planner_service.store.interface import KEEP_AUDIT_S, OnChange, OnUse, Store
+from planner_service.store.interface import KEEP_AUDIT_S, KEEP_NODES_S, OnChange, OnUse, Store
 from planner_service.store.sql.access import SqlAccessStore
 from planner_service.store.sql.address import database_url
 from planner_service.store.sql.database import Database
 from planner_service.store.sql.jobs import SqlJobStore
 from planner_service.store.sql.limits import StoreLimits
+from planner_service.store.sql.nodes import SqlNodeStore
 from planner_service.store.sql.notices import NoticeBoard
 from planner_service.store.sql.plans import SqlPlanStore
 from planner_service.store.sql.profiles import SqlProfileStore
@@ -38,6 +39,7 @@ class SqlStore(Store):
         self.plans = SqlPlanStore(self._database)
         self.jobs = SqlJobStore(self._database)
         self.access = SqlAccessStore(self._database)
+        self.nodes = SqlNodeStore(self._database)
         self._notices = NoticeBoard(self._database)
         try:
             upgrade(self._database)
@@ -59,13 +61,21 @@ class SqlStore(Store):
         for column in (PROFILES.c.name, PLANS.c.number, JOBS.c.number, ITERATIONS.c.number):
             self._database.first(select(column).limit(1))
 
-    def prune(self, *, keep_iterations_s: float, keep_plans_s: float, keep_audit_s: float = KEEP_AUDIT_S) -> int:
+    def prune(
+        self,
+        *,
+        keep_iterations_s: float,
+        keep_plans_s: float,
+        keep_audit_s: float = KEEP_AUDIT_S,
+        keep_nodes_s: float = KEEP_NODES_S,
+    ) -> int:
         """Delete what is too old, a bounded number of rows each call; see `Store.prune`."""
         return prune(
             self._database,
             keep_iterations_s=keep_iterations_s,
             keep_plans_s=keep_plans_s,
             keep_audit_s=keep_audit_s,
+            keep_nodes_s=keep_nodes_s,
         )
 
     def close(self) -> None:

@@ -163,6 +163,17 @@ TOKENS = Table(
     UniqueConstraint("secret_hash", name="uq_tokens_secret_hash"),
 )
 
+NODES = Table(
+    "nodes",
+    METADATA,
+    Column("name", _names(128), primary_key=True),
+    Column("content", LargeBinary, nullable=False),
+    Column("job", _names(128), nullable=True),
+    Column("registered_at", Float(53), nullable=False),
+    Column("last_seen_at", Float(53), nullable=False),
+    Index("ix_nodes_last_seen_at", "last_seen_at"),
+)
+
 AUDIT = Table(
     "audit",
     METADATA,
