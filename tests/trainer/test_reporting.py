@@ -3,6 +3,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,17 @@ def test_sigterm_is_a_wish_while_a_run_goes_on_and_ends_the_process_after_it() -
         os.kill(os.getpid(), signal.SIGTERM)
         assert wish.is_there
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_is_a_wish_once_and_interrupts_the_second_time() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_wish() as wish:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert wish.is_there
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_outside_the_main_thread_signals_stay_as_they_are() -> None:

@@ -164,6 +164,7 @@ def test_a_planner_that_comes_late_plans_from_then_on(tmp_path: Path) -> None:
             num_iterations=10**6,
         ) as run:
             run.train()
+            assert run.was_stopped
         assert origins[:2] == ["fallback"] * 2
         assert origins[-2:] == ["service"] * 2
         with PlannerClient(began[0].url) as client:

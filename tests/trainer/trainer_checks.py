@@ -51,7 +51,7 @@ def asked_to_stop(folder: Path) -> dict[str, Any]:
         num_iterations=10**6,
     ) as run:
         run.train()
-        return {"progress": run.progress, "checkpoint": run.last_checkpoint}
+        return {"progress": run.progress, "checkpoint": run.last_checkpoint, "was stopped": run.was_stopped}
 
 
 def fails_to_report(metrics: IterationMetrics) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM as a wish: a cluster that takes a machine back lets the run write a checkpoint first."""
+"""SIGTERM and SIGINT as a wish: whoever wants the machine back lets the run write a checkpoint first."""
 
 import signal
 import threading
@@ -23,17 +23,23 @@ class StopWish:
 
 @contextmanager
 def stop_wish() -> Iterator[StopWish]:
-    """Take SIGTERM as a wish while the block runs; outside the main thread signals stay as they are."""
+    """Take SIGTERM, and SIGINT once, as a wish while the block runs; outside the main thread signals stay as they are.
+
+    A second SIGINT interrupts at once: somebody at a keyboard does not wait for a long iteration.
+    """
     wish = StopWish()
     if threading.current_thread() is not threading.main_thread():
         yield wish
         return
 
-    def take(_number: int, _frame: FrameType | None) -> None:
+    def take(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and wish.is_there:
+            signal.default_int_handler(number, frame)
         wish.is_there = True
 
-    before = signal.signal(signal.SIGTERM, take)
+    before = {number: signal.signal(number, take) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield wish
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -167,7 +167,7 @@ class Trainer:
         self._config = model if isinstance(model, DecoderConfig) else read_config(model)
         refuse_bad_seed(seed)
         self._progress = Progress()
-        self._is_closed = False
+        self._is_closed = self._was_stopped = False
         self._last_checkpoint: Path | None = None
         self._owns_group = join_process_group(collective_timeout_s)
         try:
@@ -233,10 +233,16 @@ class Trainer:
         """The checkpoint written or resumed from last."""
         return self._last_checkpoint
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether `train` returned because a signal asked for it, on any rank, and not because the run is over."""
+        return self._was_stopped
+
     def train(self) -> IterationMetrics | None:
         """Train until the run's end; a collective that every rank calls.
 
-        On SIGTERM the run ends after the iteration in progress, with a checkpoint if it has a folder for them.
+        On SIGTERM, or Ctrl-C once, the run ends after the iteration in progress, with a checkpoint if it has a folder
+        for them; `was_stopped` tells.
 
         Returns
         -------
@@ -260,8 +266,9 @@ class Trainer:
                     metrics, is_stopped = self._iterate(ahead, feed, wish)
                     with self._saved_first(), settled(f"reporting iteration {metrics.iteration}"):
                         reporter.report(metrics)
+                    self._was_stopped = is_stopped
                     if is_stopped:
-                        reporter.say(f"stopped on SIGTERM after {self._progress.num_iterations} iterations")
+                        reporter.say(f"stopped by a signal after {self._progress.num_iterations} iterations")
                         break
         except ExecutionFault as fault:
             raise stopped(fault, self._progress.num_iterations, self._last_checkpoint, self._checkpoints) from fault
