@@ -70,8 +70,8 @@ def profile_rows(profile: Profile) -> Iterator[dict[str, Any]]:
             "device": profile.device.name,
             "memory_bytes": profile.device.memory_bytes,
             "gpus_per_node": profile.device.gpus_per_node,
-            **layout.model_dump(exclude={"fit"}),
-            **({} if layout.fit is None else layout.fit.model_dump()),
+            **layout.model_dump(include=set(PROFILE_HEADINGS)),
+            **({} if layout.fit is None else layout.fit.model_dump(include=set(PROFILE_HEADINGS))),
         }
 
 

@@ -11,6 +11,7 @@ from planner_client.contract.access import (
     TokenSummary,
 )
 from planner_client.contract.faults import PROBLEM_MEDIA_TYPE, FaultCode, Problem
+from planner_client.contract.fit import Fit, FitPoint, HeldOut, MemoryFit, StandardErrors
 from planner_client.contract.histogram import Histogram
 from planner_client.contract.jobs import (
     IterationList,
@@ -29,6 +30,13 @@ from planner_client.contract.jobs import (
     request_for,
 )
 from planner_client.contract.listing import ProfileList, ProfileSummary
+from planner_client.contract.measurement import (
+    CollectiveKind,
+    CollectiveSample,
+    MeasuredLayout,
+    MicroBatchSample,
+    ProfileMeasurement,
+)
 from planner_client.contract.nodes import Node, NodeDevice, NodeList, NodeName, NodeReport
 from planner_client.contract.options import CostModel, Method, PlanOptions
 from planner_client.contract.overview import (
@@ -48,14 +56,10 @@ from planner_client.contract.plan import GroupCount, MicroBatch, PassedOver, Pla
 from planner_client.contract.profile import (
     ContextBytes,
     Device,
-    Fit,
     LayoutCost,
-    MeasuredLayout,
     MemoryModel,
-    MicroBatchSample,
     ModelShape,
     Profile,
-    ProfileMeasurement,
 )
 from planner_client.contract.request import DEFAULT_SOURCE, AtomicGroup, Cluster, DevicePool, PlanRequest
 from planner_client.contract.strategy import (
@@ -75,13 +79,17 @@ __all__ = [
     "AuditEntry",
     "AuditList",
     "Cluster",
+    "CollectiveKind",
+    "CollectiveSample",
     "ContextBytes",
     "CostModel",
     "Device",
     "DevicePool",
     "FaultCode",
     "Fit",
+    "FitPoint",
     "GroupCount",
+    "HeldOut",
     "Histogram",
     "IterationList",
     "IterationState",
@@ -98,6 +106,7 @@ __all__ = [
     "LayoutCounts",
     "LengthBins",
     "MeasuredLayout",
+    "MemoryFit",
     "MemoryModel",
     "Method",
     "MicroBatch",
@@ -136,6 +145,7 @@ __all__ = [
     "SourceBatch",
     "SourceBatches",
     "Spread",
+    "StandardErrors",
     "StrategyCounts",
     "TokenList",
     "TokenRequest",

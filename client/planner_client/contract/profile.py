@@ -1,9 +1,11 @@
 """Profiles: what one model costs, and how much of it fits, on one type of GPU."""
 
-from typing import Annotated, Self
+from collections.abc import Sequence
+from typing import Annotated, Protocol, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from planner_client.contract.fit import Fit, is_absent
 from planner_client.contract.scalars import (
     Coefficient,
     Degree,
@@ -102,24 +104,6 @@ class MemoryModel(Sent):
     safety_bytes: NonNegativeInt
 
 
-class Fit(Sent):
-    """How well fitted coefficients explain the samples they were fitted on.
-
-    Attributes
-    ----------
-    num_samples
-        Number of samples.
-    r2
-        Coefficient of determination.
-    median_abs_pct_error
-        Median absolute error in percent of the measured time.
-    """
-
-    num_samples: PositiveInt
-    r2: Annotated[float, Field(le=1, allow_inf_nan=False)]
-    median_abs_pct_error: NonNegativeFloat
-
-
 class LayoutCost(Sent):
     """Time of one micro-batch on one pipeline stage, forward and backward.
 
@@ -139,6 +123,8 @@ class LayoutCost(Sent):
         Measured limit of one micro-batch of one replica (tokens); without it the profile's memory model gives it.
     fit
         How well the coefficients explain the samples, where they were fitted.
+    is_estimated
+        Whether the layout was not measured: its cost is scaled from that of others.
     """
 
     tp: Degree
@@ -149,6 +135,7 @@ class LayoutCost(Sent):
     c_ms: Coefficient
     max_tokens: LengthTokens | None = None
     fit: Fit | None = None
+    is_estimated: bool = Field(default=False, exclude_if=is_absent)
 
 
 class Profile(Sent):
@@ -187,7 +174,7 @@ class Profile(Sent):
 
     @model_validator(mode="after")
     def _layouts_are_distinct_and_limited(self) -> Self:
-        _refuse_repeated_layouts(self.layouts)
+        refuse_repeated_layouts(self.layouts)
         for layout in self.layouts:
             if layout.max_tokens is None and self.memory is None:
                 raise ValueError(
@@ -197,74 +184,23 @@ class Profile(Sent):
         return self
 
 
-class MicroBatchSample(Sent):
-    """One measured micro-batch.
+class _HasDegrees(Protocol):
+    @property
+    def tp(self) -> int: ...
+    @property
+    def cp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
 
-    Attributes
-    ----------
-    lengths
-        Its sequences' lengths (tokens).
-    time_ms
-        Its time on one pipeline stage, forward and backward.
+
+def refuse_repeated_layouts(layouts: Sequence[_HasDegrees]) -> None:
+    """Refuse layouts of which two have the same degrees.
+
+    Raises
+    ------
+    ValueError
+        Naming the layout.
     """
-
-    lengths: Annotated[list[LengthTokens], Field(min_length=1, max_length=100_000, fail_fast=True)]
-    time_ms: PositiveFloat
-
-
-class MeasuredLayout(Sent):
-    """Raw samples of one layout; the planner fits ``a``, ``b`` and ``c`` to them.
-
-    Attributes
-    ----------
-    tp, cp, pp
-        Degrees of the layout: tensor, context and pipeline parallel.
-    max_tokens
-        Measured limit of one micro-batch of one replica (tokens).
-    samples
-        Measured micro-batches.
-    """
-
-    tp: Degree
-    cp: Degree = 1
-    pp: Degree
-    max_tokens: LengthTokens
-    samples: Annotated[list[MicroBatchSample], Field(min_length=3, max_length=100_000)]
-
-
-class ProfileMeasurement(Sent):
-    """A profile as measured: raw samples in place of coefficients.
-
-    Attributes
-    ----------
-    name
-        What requests are to call the profile by.
-    source
-        Where its figures come from.
-    model
-        The model.
-    device
-        The type of GPU (or CPU).
-    sync_ms
-        Time of synchronisation that plans report on top of the makespan.
-    layouts
-        What was measured of each layout, each layout once.
-    """
-
-    name: ProfileName
-    source: Text
-    model: ModelShape
-    device: Device
-    sync_ms: NonNegativeFloat = 0.0
-    layouts: Annotated[list[MeasuredLayout], Field(min_length=1, max_length=1024)]
-
-    @model_validator(mode="after")
-    def _layouts_are_distinct(self) -> Self:
-        _refuse_repeated_layouts(self.layouts)
-        return self
-
-
-def _refuse_repeated_layouts(layouts: list[LayoutCost] | list[MeasuredLayout]) -> None:
     seen: set[tuple[int, int, int]] = set()
     for layout in layouts:
         key = (layout.tp, layout.cp, layout.pp)
