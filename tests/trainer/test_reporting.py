@@ -3,7 +3,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -101,8 +100,7 @@ def test_ctrl_c_is_a_wish_once_and_interrupts_the_second_time() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         assert wish.is_there
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
+            signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 
 
