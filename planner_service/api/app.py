@@ -166,7 +166,7 @@ def create_app(
         profile_routes(catalog, bodies),
         node_routes(NodeRegister(kept.nodes), bodies),
         access_routes(TokenRegister(kept.access), lookup, bodies),
-        operations_routes(pool, kept, metrics),
+        operations_routes(pool, kept, metrics, planner_version),
         viewer_routes(),
     ):
         app.include_router(router)

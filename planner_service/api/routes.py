@@ -25,6 +25,7 @@ class Alive(BaseModel):
     """The process answers."""
 
     status: str = "ok"
+    version: str
 
 
 class Readiness(BaseModel):
@@ -124,14 +125,14 @@ def profile_routes(catalog: Catalog, bodies: BodyReader) -> APIRouter:
     return router
 
 
-def operations_routes(pool: SolverPool, store: Store, metrics: Metrics) -> APIRouter:
+def operations_routes(pool: SolverPool, store: Store, metrics: Metrics, planner_version: str) -> APIRouter:
     """Return the routes that an operator's tools read."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/healthz", response_model=Alive, summary="Is the process alive?")
     async def healthz() -> Alive:
         """Answer as long as the process can."""
-        return Alive()
+        return Alive(version=planner_version)
 
     @router.get("/readyz", response_model=Readiness, responses=openapi.problems(503), summary="Can it plan?")
     async def readyz() -> Readiness:

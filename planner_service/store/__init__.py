@@ -26,7 +26,7 @@ from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobR
 from planner_service.store.node_store import NodeRow, NodeStore
 from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
 from planner_service.store.profile_store import ProfileRow, ProfileStore
-from planner_service.store.sql import SqlStore, database_url
+from planner_service.store.sql import SqlStore, StoreLimits, database_url, look_into
 
 __all__ = [
     "KEEP_AUDIT_S",
@@ -57,6 +57,7 @@ __all__ = [
     "ReportTerms",
     "SqlStore",
     "Store",
+    "StoreLimits",
     "StoreUnavailable",
     "StoreUse",
     "StoredPlan",
@@ -64,4 +65,5 @@ __all__ = [
     "TokenRow",
     "TooManyOpen",
     "database_url",
+    "look_into",
 ]

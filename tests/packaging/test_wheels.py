@@ -99,6 +99,9 @@ def _ask_nobody(hydraulis: Path) -> None:
         assert asked.returncode == 1, asked.stderr
         assert "Connection refused" in asked.stderr
         assert "Traceback" not in asked.stderr
+    looked = _run(hydraulis, "doctor", "--offline", "--json")
+    assert looked.returncode == 0, looked.stdout + looked.stderr
+    assert _run(hydraulis, "version", "--json").returncode == 0
     printing = "from planner_client.commands.shown import print_table; print_table(['a'], [['b']])"
     printed = _run(hydraulis.parent / "python", "-c", printing)
     assert (printed.returncode, printed.stdout) == (0, "a\nb\n"), printed.stderr

@@ -4,8 +4,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -119,25 +119,41 @@ def _run(
     from planner_client.errors import DeadlineExceeded, HydraulisError, RequestRefused  # noqa: PLC0415
 
     url = service["url"]
+    with ended_by(command):
+        try:
+            with PlannerClient(
+                url, token=service["token"] or None, ca_file=service["ca_file"], timeout_s=service["timeout"]
+            ) as client:
+                function(client, **options)
+        except RequestRefused as refused:
+            raise Ending(_typed(_refusal(refused, needs, has_token=bool(service["token"])))) from refused
+        except DeadlineExceeded as error:
+            sentence = f"the planner at {url} did not answer in time: {error}; raise --timeout, or look there"
+            raise Ending(sentence, FAILED) from error
+        except HydraulisError as error:
+            sentence = f"the planner at {url} gave no answer to use: {error}; give another --url, or look there"
+            raise Ending(sentence, FAILED) from error
+
+
+@contextmanager
+def ended_by(command: str) -> Iterator[None]:
+    """End a command with one sentence where it cannot go on, for whatever reason its user can act on.
+
+    Parameters
+    ----------
+    command
+        The command as it is typed, without ``hydraulis``.
+    """
     try:
         # What a terminal's encoding lacks is spelled out rather than a reason to fail.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         sys.stderr.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        with PlannerClient(
-            url, token=service["token"] or None, ca_file=service["ca_file"], timeout_s=service["timeout"]
-        ) as client:
-            function(client, **options)
+        yield
         sys.stdout.flush()  # a disk that is full is found here, where it can be said
     except KeyboardInterrupt:
         _end(command, "stopped", INTERRUPTED)
     except Ending as ending:
         _end(command, str(ending), ending.code)
-    except RequestRefused as refused:
-        _end(command, _typed(_refusal(refused, needs, has_token=bool(service["token"]))), BAD_INPUT)
-    except DeadlineExceeded as error:
-        _end(command, f"the planner at {url} did not answer in time: {error}; raise --timeout, or look there", FAILED)
-    except HydraulisError as error:
-        _end(command, f"the planner at {url} gave no answer to use: {error}; give another --url, or look there", FAILED)
     except BrokenPipeError:
         raise  # whoever reads our output has seen enough; typer ends the command
     except OSError as error:

@@ -13,8 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, func, inspect, select
 
 from planner_service.store.faults import StoreUnavailable
+from planner_service.store.sql.address import database_url
 from planner_service.store.sql.database import Database
 from planner_service.store.sql.engine import WRITES
+from planner_service.store.sql.limits import StoreLimits
 
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 
@@ -38,8 +40,7 @@ def upgrade(database: Database) -> None:
         If it cannot be opened, is no database, holds other tables, or belongs to a newer version. Then it is what it
         was.
     """
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config = _config()
     scripts = ScriptDirectory.from_config(config)
     with database.explained():
         with database.engine.connect() as connection:
@@ -52,6 +53,35 @@ def upgrade(database: Database) -> None:
             if _revision(connection, scripts, database) is None and _is_first(connection, database):
                 MigrationContext.configure(connection).stamp(scripts, _FIRST)
             command.upgrade(config, "head")
+
+
+def look_into(address: str, limits: StoreLimits) -> tuple[str | None, str | None]:
+    """Return the revision of a database, None if it has none, and the one that this version works with.
+
+    Changes nothing, and creates no file.
+
+    Raises
+    ------
+    StoreUnavailable
+        If it cannot be opened, is no database, or belongs to a newer version.
+    """
+    database = Database(database_url(address), limits)
+    scripts = ScriptDirectory.from_config(_config())
+    newest = scripts.get_current_head()
+    file = database.url.database
+    try:
+        if not database.is_postgresql and not (file and Path(file).exists()):
+            return None, newest
+        with database.explained(), database.engine.connect() as connection:
+            return _revision(connection, scripts, database), newest
+    finally:
+        database.close()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
 
 
 def _revision(connection: Connection, scripts: ScriptDirectory, database: Database) -> str | None:
