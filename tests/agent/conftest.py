@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / name) for name in ("sequences", "service", "executor", "trainer")]
+sys.path[:0] = [str(TESTS / name) for name in ("sequences", "service", "executor", "trainer", "client", "agent")]

@@ -78,8 +78,9 @@ def agent(  # noqa: PLR0913 - one parameter for each option
     """
     _stop_by_exception()
     from worker_agent.daemon.logs import configure_logs  # noqa: PLC0415 - `hydraulis --help` must not load the agent
+    from worker_agent.daemon.node_name import default_node  # noqa: PLC0415
     from worker_agent.daemon.run import RefusedByPlanner, run_agent  # noqa: PLC0415
-    from worker_agent.daemon.settings import AgentSettings, default_node  # noqa: PLC0415
+    from worker_agent.daemon.settings import AgentSettings  # noqa: PLC0415
     from worker_agent.daemon.sockets import AddressTaken, AddressUnusable  # noqa: PLC0415
 
     configure_logs()

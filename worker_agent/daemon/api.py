@@ -35,66 +35,92 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 _RANK = "/v1/jobs/{job}/iterations/{iteration:int}/ranks/{rank:int}"
 
 
-def local_api(  # noqa: PLR0913 - one for each thing that ranks ask of
-    *,
-    desk: AgentDesk,
-    timings: TimingsDesk,
-    jobs: KnownJobs,
-    link: PlannerLink,
-    metrics: AgentMetrics,
-    status: Callable[[], AgentStatus],
-) -> Starlette:
-    """Return the app."""
+class LocalApi:
+    """What ranks may ask.
 
-    async def healthz(_request: Request) -> Response:
+    Parameters
+    ----------
+    desk, timings, jobs
+        Who takes hand-ins, measured times, and jobs.
+    link
+        The line to the planner, for what is passed through.
+    metrics
+        Who counts.
+    status
+        Tells what the agent says of itself.
+    """
+
+    def __init__(  # noqa: PLR0913 - one for each thing that ranks ask of
+        self,
+        *,
+        desk: AgentDesk,
+        timings: TimingsDesk,
+        jobs: KnownJobs,
+        link: PlannerLink,
+        metrics: AgentMetrics,
+        status: Callable[[], AgentStatus],
+    ) -> None:
+        self._desk = desk
+        self._timings = timings
+        self._jobs = jobs
+        self._link = link
+        self._metrics = metrics
+        self._status = status
+
+    def app(self) -> Starlette:
+        """Return the app."""
+        endpoints: list[tuple[str, str, Endpoint]] = [
+            ("GET", "/healthz", self._get_health),
+            ("GET", "/metrics", self._get_metrics),
+            ("GET", "/v1/agent", self._get_status),
+            ("PUT", "/v1/jobs/{job}", self._put_job),
+            ("PUT", _RANK, self._put_rank),
+            ("GET", _RANK, self._get_rank),
+            ("GET", _RANK + "/plan", self._get_plan),
+            ("PUT", _RANK + "/timings", self._put_timings),
+            ("POST", "/v1/plans", self._post_plan),
+        ]
+        return Starlette(
+            routes=[Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in endpoints],
+            exception_handlers={HTTPException: _on_http_exception, Exception: _on_defect},
+        )
+
+    async def _get_health(self, _request: Request) -> Response:
         return Response(b'{"status":"ok"}', media_type="application/json")
 
-    async def get_metrics(_request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def _get_metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def get_status(_request: Request) -> Response:
-        return _json(status())
+    async def _get_status(self, _request: Request) -> Response:
+        return _json(self._status())
 
-    async def put_job(request: Request) -> Response:
+    async def _put_job(self, request: Request) -> Response:
         spec = await _read(request, JobSpec)
         if spec.name != request.path_params["job"]:
             raise _invalid(f"the address names job {request.path_params['job'][:128]!r} and the body {spec.name!r}")
-        return _json(await jobs.register(spec))
+        return _json(await self._jobs.register(spec))
 
-    async def put_rank(request: Request) -> Response:
+    async def _put_rank(self, request: Request) -> Response:
         job, iteration, rank = _whose(request)
         batch = await _read(request, RankBatch)
-        metrics.hand_ins.inc()
-        return _json(desk.hand_in(job, iteration, rank, batch), 202)
+        self._metrics.hand_ins.inc()
+        return _json(self._desk.hand_in(job, iteration, rank, batch), 202)
 
-    async def get_plan(request: Request) -> Response:
-        found = await desk.plan(*_whose(request), _wait_s(request))
+    async def _get_rank(self, request: Request) -> Response:
+        return _json(self._desk.status(*_whose(request)))
+
+    async def _get_plan(self, request: Request) -> Response:
+        found = await self._desk.plan(*_whose(request), _wait_s(request))
         return _json(found, 202) if isinstance(found, BaseModel) else Response(found, media_type="application/json")
 
-    async def put_timings(request: Request) -> Response:
+    async def _put_timings(self, request: Request) -> Response:
         job, iteration, rank = _whose(request)
-        timings.take_in(job, iteration, rank, await _read(request, RankTimings))
+        self._timings.take_in(job, iteration, rank, await _read(request, RankTimings))
         return Response(status_code=202)
 
-    async def post_plan(request: Request) -> Response:
+    async def _post_plan(self, request: Request) -> Response:
         asked = await _read(request, PlanRequest)
-        plan = await link.ask(lambda client: client.plan(asked))
-        return _json(plan)
-
-    endpoints: list[tuple[str, str, Endpoint]] = [
-        ("GET", "/healthz", healthz),
-        ("GET", "/metrics", get_metrics),
-        ("GET", "/v1/agent", get_status),
-        ("PUT", "/v1/jobs/{job}", put_job),
-        ("PUT", _RANK, put_rank),
-        ("GET", _RANK + "/plan", get_plan),
-        ("PUT", _RANK + "/timings", put_timings),
-        ("POST", "/v1/plans", post_plan),
-    ]
-    return Starlette(
-        routes=[Route(path, _answering(endpoint), methods=[method]) for method, path, endpoint in endpoints],
-        exception_handlers={HTTPException: _on_http_exception, Exception: _on_defect},
-    )
+        return _json(await self._link.ask(lambda client: client.plan(asked)))
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:

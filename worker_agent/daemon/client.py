@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote, urlencode
 
+from planner_client.address import checked_address
 from planner_client.calls import ACCEPTED
 from planner_client.client import PlannerClient
 from planner_client.contract import Job, JobSpec
@@ -39,7 +40,7 @@ class AgentClient:
     """
 
     def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
-        self.address = address
+        self.address = checked_agent(address)
         self._policy = policy if policy is not None else RetryPolicy()
         path = socket_path(address)
         transport = None if path is None else DeadlineTransport(socket_path=str(path))
@@ -74,6 +75,10 @@ class AgentClient:
         """Hand in what a rank holds; the same again changes nothing."""
         body = batch.model_dump_json(exclude_unset=True).encode()
         return read(self._ask("PUT", _rank(job, iteration, rank), timeout_s, body), IterationOfNode)
+
+    def iteration(self, job: str, iteration: int, rank: int, *, timeout_s: float = TIMEOUT_S) -> IterationOfNode:
+        """Ask how far an iteration is that this rank handed in."""
+        return read(self._ask("GET", _rank(job, iteration, rank), timeout_s), IterationOfNode)
 
     def plan(self, job: str, iteration: int, rank: int, batch: RankBatch, *, timeout_s: float) -> PlanOfRank:
         """Hand in what a rank holds and wait for the plan; hands in again where the agent was started anew."""
@@ -126,6 +131,24 @@ def socket_path(address: str) -> Path | None:
     if address.startswith("/"):
         return Path(address)
     return Path(address.removeprefix(UNIX)) if address.startswith(UNIX) else None
+
+
+def checked_agent(address: str) -> str:
+    """Check that an address is one of an agent, without asking anybody.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be read.
+    """
+    path = socket_path(address)
+    if path is None:
+        checked_address(address)
+    elif not path.is_absolute():
+        raise ValueError(
+            f"agent address {address!r} names no absolute path; give one like unix:/run/hydraulis/agent.sock"
+        )
+    return address
 
 
 def _rank(job: str, iteration: int, rank: int) -> str:

@@ -99,15 +99,7 @@ class AgentDesk:
         AnsweredWith
             Why there is no plan.
         """
-        entry = self._iterations.get((job, iteration))
-        if entry is None or rank not in entry.batch.held:
-            raise AgentProblem(
-                404,
-                AgentCode.NOT_HANDED_IN,
-                f"rank {rank} handed in nothing for iteration {iteration} of job {job[:128]!r}, or the agent was "
-                "started anew since",
-                "hand in what the rank holds, then ask again",
-            )
+        entry = self._handed_in(job, iteration, rank)
         ends_at = self._clock() + wait_s
         entry.num_asking += 1
         try:
@@ -128,6 +120,16 @@ class AgentDesk:
         finally:
             entry.num_asking -= 1
 
+    def status(self, job: str, iteration: int, rank: int) -> IterationOfNode:
+        """Return how far an iteration is.
+
+        Raises
+        ------
+        AgentProblem
+            Code ``not-handed-in`` if the rank is to hand in first.
+        """
+        return self._handed_in(job, iteration, rank).status()
+
     def plan_of(self, job: str, iteration: int) -> Plan | None:
         """Return an iteration's plan if it is here."""
         entry = self._iterations.get((job, iteration))
@@ -146,6 +148,18 @@ class AgentDesk:
         for work in works:
             work.cancel()
         await asyncio.gather(*works, return_exceptions=True)
+
+    def _handed_in(self, job: str, iteration: int, rank: int) -> NodeIteration:
+        entry = self._iterations.get((job, iteration))
+        if entry is None or rank not in entry.batch.held:
+            raise AgentProblem(
+                404,
+                AgentCode.NOT_HANDED_IN,
+                f"rank {rank} handed in nothing for iteration {iteration} of job {job[:128]!r}, or the agent was "
+                "started anew since",
+                "hand in what the rank holds, then ask again",
+            )
+        return entry
 
     def _is_away(self, entry: NodeIteration, now: float) -> bool:
         since = entry.failing_since

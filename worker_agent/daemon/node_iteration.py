@@ -113,6 +113,7 @@ class NodeIteration:
             state=self._state(),
             missing_ranks=[] if self.is_sent else self.batch.missing,
             waits_because=self.waits_because,
+            code=None if self.problem is None else self.problem.code,
         )
 
     def _state(self) -> NodeIterationState:

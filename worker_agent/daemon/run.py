@@ -14,7 +14,7 @@ import uvicorn
 
 from planner_client.contract import NodeDevice, NodeReport
 from planner_client.errors import RequestRefused
-from worker_agent.daemon.api import local_api
+from worker_agent.daemon.api import LocalApi
 from worker_agent.daemon.desk import AgentDesk
 from worker_agent.daemon.devices import node_devices
 from worker_agent.daemon.heartbeat import REFUSES_CALLER, Heartbeat
@@ -81,14 +81,14 @@ class _Agent:
             agent_version=self._version, devices=self._devices, job=settings.job, every_s=settings.heartbeat_s
         )
         heartbeat = Heartbeat(link, metrics, settings.node, report)
-        app = local_api(
+        app = LocalApi(
             desk=desk,
             timings=timings,
             jobs=jobs,
             link=link,
             metrics=metrics,
             status=lambda: self._status(link, desk, timings),
-        )
+        ).app()
         try:
             _refuse_to_start(await heartbeat.once())
             heartbeat.start()

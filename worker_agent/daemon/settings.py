@@ -1,10 +1,8 @@
 """What an operator sets of an agent: frozen, refused where it cannot be used."""
 
 import math
-import socket
 from dataclasses import dataclass
 from pathlib import Path
-from re import sub
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,11 +14,6 @@ DEFAULT_PLANNER_URL = "http://127.0.0.1:8000"
 
 _NODE = TypeAdapter(NodeName)
 _JOB = TypeAdapter(JobName)
-
-
-def default_node() -> str:
-    """Return this machine's host name as a node's name: what names cannot hold is replaced by ``-``."""
-    return sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:128] or "node"
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ class IterationOfNode(Returned):
         Ranks that are waited for.
     waits_because
         What the planner last answered, where it is not reached; null otherwise.
+    code
+        Why there is no plan; null if there is one or one may come.
     """
 
     job: str
@@ -93,6 +95,7 @@ class IterationOfNode(Returned):
     state: NodeIterationState
     missing_ranks: list[int]
     waits_because: str | None = None
+    code: str | None = None
 
 
 class Share(Returned):

@@ -1,5 +1,6 @@
 """Plans for a run: asked on one rank while the iteration before computes, then shared with all."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from typing import Self
 import torch.distributed as dist
 
 from planner_client.contract import Plan, PlanOptions, Profile, ReplicaGroup, ReplicaTiming
+from planner_client.errors import HydraulisError
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.collectives import Group
 from worker_agent.executor.faults import PlanningFailed
 from worker_agent.executor.measure import gather_timings
 from worker_agent.prefetch import FetchedPlan, PlanPrefetcher
+from worker_agent.trainer.agent_plans import AgentPlans
 from worker_agent.trainer.faults import NoPlan, OverLong
 from worker_agent.trainer.loader import BatchLoader, GlobalBatch
 from worker_agent.trainer.metrics import PlanOrigin
@@ -30,6 +33,9 @@ DECIDER = 0
 
 OWN_PLANS_TIMEOUT_S = 30.0
 """How long a run waits for a plan that no planner service makes, unless told otherwise."""
+
+AGENT_VARIABLE = "HYDRAULIS_AGENT_SOCKET"
+"""Tells where the node's agent listens, for runs that are told of no planner."""
 
 GRACE = 1.5
 """Ranks wait this much longer than a plan may take, so that the message of whoever makes it comes first."""
@@ -77,6 +83,8 @@ class RunPlan:
     ----------
     plan
         The plan, the same on every rank.
+    made
+        The plan as its maker gave it, whose digest he knows it by; another one than ``plan`` where it names nodes.
     origin
         Where it came from.
     fetch_ms
@@ -86,6 +94,7 @@ class RunPlan:
     """
 
     plan: Plan
+    made: Plan
     origin: PlanOrigin
     fetch_ms: float = 0.0
     waited_ms: float = 0.0
@@ -95,6 +104,7 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
     url: str | None,
     plans: MakePlan | None,
     *,
+    agent: str | None = None,
     profile: Profile | str | None = None,
     strategies: Sequence[str | Sequence[ReplicaGroup]] = (),
     options: PlanOptions | None = None,
@@ -114,12 +124,7 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
         If nobody does, two do, an argument cannot be used, or ranks would give up waiting before a plan is overdue.
     """
     refuse_no_duration(collective_timeout_s=collective_timeout_s)
-    if (url is None) == (plans is None):
-        raise ValueError(
-            "nobody makes plans; give planner_url (start one with `hydraulis serve`), or plans="
-            if url is None
-            else f"planner {url} and plans= both make plans; give one of them"
-        )
+    _refuse_none_or_several(url, plans, agent)
     planner: Planner
     if plans is not None:
         if job is not None:
@@ -128,9 +133,18 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
     else:
         candidates = tuple(strategy if isinstance(strategy, str) else tuple(strategy) for strategy in strategies)
         settings = PlannerSettings(
-            str(url), profile, candidates, options or PlanOptions(), timeout_s, token, ca_file, job, window
+            str(url if agent is None else agent),
+            profile,
+            candidates,
+            options or PlanOptions(),
+            timeout_s,
+            token,
+            ca_file,
+            job,
+            window,
+            by_agent=agent is not None,
         )
-        planner = ServicePlans(settings, folder)
+        planner = ServicePlans(settings, folder) if agent is None else AgentPlans(settings, folder)
     longest_s = GRACE * planner.timeout_s
     if longest_s >= collective_timeout_s:
         raise ValueError(
@@ -138,6 +152,26 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
             "raise collective_timeout_s or lower plan_timeout_s"
         )
     return planner
+
+
+def agent_of(agent: str | None, url: str | None, plans: MakePlan | None) -> str | None:
+    """Return the agent that a run goes by: the one named, or that of ``HYDRAULIS_AGENT_SOCKET`` if nothing else is."""
+    if agent is not None or url is not None or plans is not None:
+        return agent
+    socket = os.environ.get(AGENT_VARIABLE, "")
+    return None if socket in {"", "none"} else socket
+
+
+def _refuse_none_or_several(url: str | None, plans: MakePlan | None, agent: str | None) -> None:
+    named = {f"planner {url}": url, f"agent {agent}": agent, "plans=": plans}
+    makers = [name for name, maker in named.items() if maker is not None]
+    if not makers:
+        raise ValueError(
+            "nobody makes plans; give planner_url (start one with `hydraulis serve`), agent= (`hydraulis agent`), or "
+            "plans="
+        )
+    if len(makers) > 1:
+        raise ValueError(f"{' and '.join(makers)} both make plans; give one of them")
 
 
 class _OwnFeed:
@@ -219,6 +253,14 @@ class PlanFeed:
         self._group = group
         self._decides = dist.get_rank(group) == DECIDER
         self._source: _OwnFeed | _ServiceFeed | None = None
+        # Iterations that agents report; batches of an evaluation are asked for by themselves.
+        self._agents = planner if isinstance(planner, AgentPlans) and numbered else None
+        self._lengths: dict[int, LengthsBySource] = {}
+        if isinstance(planner, AgentPlans):
+            rank, num_ranks = dist.get_rank(group), dist.get_world_size(group)
+            planner.open_with_all(rank, num_ranks, group, decides=self._decides)
+            if self._agents is not None and not self._decides:
+                planner.forget()
         with settled("opening the planner", group):
             if self._decides:
                 self._source = (
@@ -236,6 +278,9 @@ class PlanFeed:
 
     def announce(self, iteration: int, lengths: LengthsBySource) -> None:
         """Begin to fetch the plan of an iteration in the background."""
+        if self._agents is not None:
+            self._lengths[iteration] = lengths
+            self._agents.hold(iteration, lengths)
         if self._source is not None:
             self._source.announce(iteration, lengths)
 
@@ -250,15 +295,13 @@ class PlanFeed:
             If a rank died or did not arrive within the group's timeout.
         """
         if self._source is None:
-            plan = share_plan(group=self._group, decider=DECIDER)
-            return RunPlan(plan, self._origin(plan))
+            return self._run_plan(iteration, share_plan(group=self._group, decider=DECIDER))
         try:
             fetched = self._source.take(iteration)
         except Exception as fault:  # noqa: BLE001 - whatever kept the plan away is every rank's fault
-            plan = share_plan(fault, group=self._group, decider=DECIDER)
-            return RunPlan(plan, self._origin(plan))
+            return self._run_plan(iteration, share_plan(fault, group=self._group, decider=DECIDER))
         plan = share_plan(fetched.plan, group=self._group, decider=DECIDER)
-        return RunPlan(plan, self._origin(plan), fetched.fetch_ms, fetched.waited_ms)
+        return self._run_plan(iteration, plan, fetched)
 
     def report(self, iteration: int, plan: Plan, timing: ReplicaTiming | None) -> None:
         """Give a job what ranks measured; a collective that every rank of the group calls.
@@ -268,7 +311,7 @@ class PlanFeed:
         iteration
             The iteration that was run.
         plan
-            Its plan.
+            Its plan, as its maker gave it.
         timing
             What this rank measured; None if it was idle.
 
@@ -278,11 +321,22 @@ class PlanFeed:
             If a rank died or did not arrive within the group's timeout.
         """
         planner = self._planner
-        if isinstance(planner, OwnPlans) or planner.settings.job is None:
+        if isinstance(planner, OwnPlans) or not planner.takes_timings:
             return
         timings = gather_timings(plan, timing, iteration=iteration, group=self._group)
         if self._decides and timings is not None:
             planner.report(timings)
+
+    def _run_plan(self, iteration: int, made: Plan, fetched: FetchedPlan | None = None) -> RunPlan:
+        """Return a shared plan as the run takes it; the same on every rank, or the same fault."""
+        plan = made
+        if self._agents is not None:
+            try:
+                plan = self._agents.taken(iteration, made, self._lengths.pop(iteration, {}))
+            except (HydraulisError, NoPlan) as unfit:
+                raise PlanningFailed(type(unfit).__name__, str(unfit)) from unfit
+        times_ms = (0.0, 0.0) if fetched is None else (fetched.fetch_ms, fetched.waited_ms)
+        return RunPlan(plan, made, self._origin(made), *times_ms)
 
     def _origin(self, plan: Plan) -> PlanOrigin:
         if isinstance(self._planner, OwnPlans):

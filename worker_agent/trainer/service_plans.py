@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner_client.address import checked_address
-from planner_client.asking import Batches, ByJob, OneShot
+from planner_client.asking import Asking, Batches, ByJob, OneShot
 from planner_client.client import ANSWER_MARGIN_S, PlannerClient
 from planner_client.contract import (
     Cluster,
@@ -98,12 +98,14 @@ class RunAsking:
         Talks to the planner.
     cluster
         The cluster, or the job.
+    by_job
+        How iterations of the job are asked for; by default all at once by this rank.
     """
 
-    def __init__(self, client: PlannerClient, cluster: Cluster) -> None:
+    def __init__(self, client: PlannerClient, cluster: Cluster, by_job: Asking | None = None) -> None:
         self._cluster = cluster
         self._one_shot = OneShot(client, cluster)
-        self._by_job = ByJob(client, cluster) if isinstance(cluster, JobSpec) else None
+        self._by_job = by_job or (ByJob(client, cluster) if isinstance(cluster, JobSpec) else None)
         self._answers: dict[int | None, _Answer] = {}
 
     def request(self, iteration: int, batches: Batches) -> PlanRequest:
@@ -151,12 +153,18 @@ class ServicePlans:
 
     def __init__(self, settings: PlannerSettings, folder: Path | None = None) -> None:
         self.settings = settings
+        self.who = f"planner at {settings.url}"
         self._folder = folder
         self._client: PlannerClient | None = None
         self._asking: RunAsking | None = None
         self._steady: SteadyPlanner | None = None
         self._num_evaluated = 0
         self._has_begun = False
+
+    @property
+    def takes_timings(self) -> bool:
+        """Whether anybody takes measured times."""
+        return self.settings.job is not None
 
     @property
     def timeout_s(self) -> float:
@@ -176,7 +184,11 @@ class ServicePlans:
         settings = self.settings
         cluster = cluster_of(settings, num_ranks)
         self._client = PlannerClient(settings.url, token=_token(settings), ca_file=_ca_file(settings))
-        self._asking = RunAsking(self._client, cluster)
+        self._begin(RunAsking(self._client, cluster), num_ranks)
+
+    def _begin(self, asking: RunAsking, num_ranks: int) -> None:
+        settings = self.settings
+        self._asking = asking
         self._steady = SteadyPlanner(
             self._asking,
             SteadySettings(deadline_s=self.timeout_s, window=settings.window + EVALUATION_WINDOW),
@@ -212,8 +224,11 @@ class ServicePlans:
         NoPlan
             If this was closed.
         """
-        batches = {source: SourceBatch(lengths=list(held)) for source, held in lengths.items()}
-        self._opened()[0].announce(number, batches)
+        self._opened()[0].announce(number, self._batches(number, lengths))
+
+    def _batches(self, number: int, lengths: LengthsBySource) -> dict[str, SourceBatch]:  # noqa: ARG002 - a subclass's
+        """Return what is asked for: what each source holds."""
+        return {source: SourceBatch(lengths=list(held)) for source, held in lengths.items()}
 
     def take(self, number: int) -> FetchedPlan:
         """Return what an announced batch runs by, within the time for it.
@@ -234,7 +249,7 @@ class ServicePlans:
             if answer is not None and answer.refusal is not None:
                 raise self._refused(answer.refusal) from impossible
             raise NoPlan(
-                f"the planner at {self.settings.url} gave no plan: {impossible}; see whether `hydraulis serve` runs "
+                f"the {self.who} gave no plan: {impossible}; see whether `hydraulis serve` runs "
                 "there and is ready (/readyz), or train with plans=, a function that makes plans without it"
             ) from impossible
         answer = asking.answer(number)
@@ -252,7 +267,7 @@ class ServicePlans:
 
     def _opened(self) -> tuple[SteadyPlanner, RunAsking]:
         if self._steady is None or self._asking is None:
-            raise NoPlan(f"nobody asks the planner at {self.settings.url} any more; build a new PlanFeed")
+            raise NoPlan(f"nobody asks the {self.who} any more; build a new PlanFeed")
         return self._steady, self._asking
 
     def _over_long(self, limit: int) -> str:
@@ -269,7 +284,7 @@ class ServicePlans:
 
     def _refused(self, refusal: RequestRefused) -> NoPlan:
         hint = _HINTS.get(refusal.problem.code, "")
-        return NoPlan(f"the planner at {self.settings.url} refused to plan: {refusal}{hint}")
+        return NoPlan(f"the {self.who} refused to plan: {refusal}{hint}")
 
 
 def _length_limit(answer: _Answer | None, impossible: NoPlanPossible) -> int | None:

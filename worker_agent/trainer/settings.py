@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from planner_client.address import bearer, checked_address
 from planner_client.contract import PlanOptions, Profile, ReplicaGroup, parse_strategy
 from planner_client.contract.scalars import JobName
+from worker_agent.daemon.client import checked_agent
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -316,6 +317,8 @@ class PlannerSettings:
         Name of the job that the run is registered as; without one, each plan is asked for by itself.
     window
         Iterations whose plans are asked for ahead of time.
+    by_agent
+        Whether the address is that of the node's agent, ``unix:/run/hydraulis/agent.sock`` or ``http://127.0.0.1:8471``.
 
     Raises
     ------
@@ -333,14 +336,19 @@ class PlannerSettings:
     ca_file: Path | str | None = None
     job: str | None = None
     window: int = 2
+    by_agent: bool = False
 
     def __post_init__(self) -> None:
-        checked_address(self.url)
+        if self.by_agent:
+            checked_agent(self.url)
+        else:
+            checked_address(self.url)
         bearer(self.token)
         _refuse_below(1, plan_window=self.window)
         if self.profile is None:
+            who = "agent" if self.by_agent else "planner"
             raise ValueError(
-                f"planner {self.url} needs to know what the model costs; give profile, the name of one it has "
+                f"{who} {self.url} needs to know what the model costs; give profile, the name of one it has "
                 "(`hydraulis profile` measures one) or a Profile"
             )
         if self.timeout_s is not None:

@@ -34,7 +34,7 @@ from worker_agent.trainer.optimizer import (
     schedule_document,
     step_schedule,
 )
-from worker_agent.trainer.planning import MakePlan, PlanFeed, planner_of
+from worker_agent.trainer.planning import MakePlan, PlanFeed, agent_of, planner_of
 from worker_agent.trainer.process_group import join_process_group
 from worker_agent.trainer.progress import DataOrder, Progress
 from worker_agent.trainer.reporting import Reporter
@@ -84,6 +84,11 @@ class Trainer:
         ``HYDRAULIS_TOKEN`` and ``HYDRAULIS_CA_FILE`` of rank 0.
     job
         Name of the job that the run is registered as, so that the planner keeps its plans and measured times.
+    agent
+        In place of the planner's address, that of the agent on each rank's node (`hydraulis agent`):
+        ``unix:/run/hydraulis/agent.sock`` or ``http://127.0.0.1:8471``; by default ``HYDRAULIS_AGENT_SOCKET``, where
+        neither ``planner_url`` nor ``plans`` is given. It has the token; the job is ``job``, or the one that agents
+        were started for.
     plans
         In place of a planner: a function of a batch's lengths by source that makes the plan. Called on rank 0 in
         another thread than the one that trains, never twice at once; also for evaluation, in between.
@@ -128,6 +133,7 @@ class Trainer:
         token: str | None = None,
         ca_file: Path | str | None = None,
         job: str | None = None,
+        agent: str | None = None,
         plans: MakePlan | None = None,
         optimizer: OptimizerSettings | None = None,
         schedule: ScheduleSettings | None = None,
@@ -142,9 +148,11 @@ class Trainer:
     ) -> None:
         self._length = RunLength(num_iterations, num_epochs)
         self._limit = BatchLimit(tokens_per_iteration, sequences_per_iteration)
+        agent = agent_of(agent, planner_url, plans)
         self._planner = planner_of(
             planner_url,
             plans,
+            agent=agent,
             profile=profile,
             strategies=strategies,
             options=plan_options,
@@ -181,6 +189,8 @@ class Trainer:
                     "tokens_per_iteration": tokens_per_iteration,
                     "sequences_per_iteration": sequences_per_iteration,
                     "planner_url": planner_url,
+                    # Each node may have its own address.
+                    "agent": "none" if agent is None else "given",
                     "profile": profile,
                     "strategies": strategies,
                     "plan_options": plan_options,
@@ -477,15 +487,15 @@ class Trainer:
         result = self._runner.run(taken.plan, batch.held)
         step_schedule(self._scheduler, result.loss)
         wall_ms = 1000 * (time.perf_counter() - started)
-        feed.report(iteration, taken.plan, result.timing)
+        feed.report(iteration, taken.made, result.timing)
         by_rank = gather_values(
             [result.compute_ms, float(wish.is_there)], None, f"comparing the times of iteration {iteration}"
         )
         self._progress = replace(
-            self._progress, num_iterations=iteration + 1, position=batch.after, plan_digest=taken.plan.digest
+            self._progress, num_iterations=iteration + 1, position=batch.after, plan_digest=taken.made.digest
         )
         metrics = IterationMetrics.of_plan(
-            taken.plan,
+            taken.made,
             iteration=iteration,
             epoch=batch.epoch,
             loss=result.loss,

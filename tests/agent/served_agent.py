@@ -1,0 +1,75 @@
+"""The agent in a process of its own, for tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+@dataclass
+class ServedAgent:
+    """A `hydraulis agent` in a second process."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    log_path: Path
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Stop the agent; return its exit code."""
+        self.process.send_signal(signal_number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    @property
+    def log(self) -> str:
+        """What the agent wrote to stderr so far."""
+        return self.log_path.read_text()
+
+
+def agent_command(*options: str) -> list[str]:
+    """Return the command of an agent."""
+    return [sys.executable, "-c", "from planner_client.main import main; main()", "agent", *options]
+
+
+@contextmanager
+def agents(directory: Path) -> Iterator[Callable[..., ServedAgent]]:
+    started: list[ServedAgent] = []
+
+    def start(url: str, node: str, *options: str, env: dict[str, str] | None = None) -> ServedAgent:
+        log_path = directory / f"agent-{len(started)}.log"
+        socket = directory / f"{node}.sock"
+        with log_path.open("w") as log:
+            process = subprocess.Popen(
+                agent_command("--planner", url, "--node", node, "--socket", str(socket), "--port", "0", *options),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **(env or {})},
+            )
+        served = ServedAgent(process, f"unix:{socket}", log_path)
+        started.append(served)
+        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+        watchdog.start()
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        watchdog.cancel()
+        assert lines[0] == f"listening on {served.address}\n", f"{lines}; {served.log}"
+        assert lines[1].startswith("listening on http://127.0.0.1:"), f"{lines}; {served.log}"
+        return served
+
+    try:
+        yield start
+    finally:
+        for served in started:
+            if served.process.poll() is None:
+                served.process.kill()
+            served.process.wait(STOP_TIMEOUT_S)
+            assert served.process.stdout is not None
+            served.process.stdout.close()
