@@ -6,7 +6,7 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench constraints audit clean
+.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench docs constraints audit clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ bench: venv chromium ## Measure planning: gaps and times for docs/benchmarks.md
 
 constraints: venv ## Pin what is installed now
 	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -E '^[A-Za-z0-9_.-]+==' | sort -f > constraints.txt
+
+docs: venv ## Build the documentation as a site in docs/site/built; fails on links that lead nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/site/mkdocs.yml
 
 audit: ## Look the pins up among known vulnerabilities; needs the network
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet pip-audit; }

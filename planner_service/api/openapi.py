@@ -84,10 +84,20 @@ def openapi_of(app: FastAPI) -> Callable[[], dict[str, Any]]:
             sent: list[tuple[type[BaseModel], JsonSchemaMode]] = [(model, "validation") for model in _SENT]
             _, definitions = models_json_schema(sent, ref_template=_REF)
             schemas.update(definitions["$defs"])
-            for name in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(name, None)
+            _drop_unused_refusals(schema)
             describe_needs(schema, refusals=problems(401, 403))
             app.openapi_schema = schema
         return app.openapi_schema
 
     return document
+
+
+def _drop_unused_refusals(schema: dict[str, Any]) -> None:
+    """Drop FastAPI's own answer to bad parameters: a route with parameters that can be bad declares a problem."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        schema["components"]["schemas"].pop(name, None)
+    own = {"application/json": {"schema": {"$ref": _REF.format(model="HTTPValidationError")}}}
+    for operations in schema["paths"].values():
+        for operation in operations.values():
+            if operation["responses"].get("422", {}).get("content") == own:
+                del operation["responses"]["422"]

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ def test_the_openapi_document_is_the_committed_one() -> None:
     assert committed == now, (
         f"the API has changed:\n{difference[:4000]}\nif that is meant, run: python tests/contract/regenerate.py"
     )
+
+
+def test_whatever_the_document_refers_to_is_in_it() -> None:
+    text = SNAPSHOT.read_text()
+    document = json.loads(text)
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert "PlanRequest" in named
+    assert named <= document["components"]["schemas"].keys()
 
 
 def test_every_field_of_every_wire_type_is_described_in_the_document() -> None:
