@@ -6,7 +6,7 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench docs constraints audit clean
+.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench docs constraints audit release clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ docs: venv ## Build the documentation as a site in docs/site/built; fails on lin
 audit: ## Look the pins up among known vulnerabilities; needs the network
 	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet pip-audit; }
 	$(AUDIT)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
+release: ## Build wheel, source archive, bills of materials and checksums in dist/
+	PYTHON=$(PYTHON) .ci/release
 
 clean:
 	rm -rf $(VENV) $(AUDIT) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-report.html

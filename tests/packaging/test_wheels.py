@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,13 +42,27 @@ def _run(*command: str | Path, timeout: int = 600) -> subprocess.CompletedProces
     )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    built = _run(sys.executable, "-m", "build", "--wheel", "--outdir", out, ROOT)
+def _build(tree: Path, out: Path) -> Path:
+    built = _run(sys.executable, "-m", "build", "--wheel", "--outdir", out, tree)
     assert built.returncode == 0, built.stdout + built.stderr
     (found,) = out.glob("*.whl")
     return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_same_files_elsewhere_and_at_another_time_give_the_same_wheel_byte_for_byte(
+    wheel: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    for name in ("planner_service", "client", "worker_agent"):
+        shutil.copytree(ROOT / name, copy / name, copy_function=shutil.copyfile)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", ".gitignore"):
+        shutil.copyfile(ROOT / name, copy / name)
+    assert _build(copy, tmp_path / "out").read_bytes() == wheel.read_bytes()
 
 
 def _venv_with(folder: Path, *requirements: str | Path) -> Path:
