@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from planner_service.access import AuditRecord, TokenLookup, TokenRegister
 from planner_service.api.access_routes import access_routes
 from planner_service.api.body import BodyReader
+from planner_service.api.dashboard import dashboard_routes
 from planner_service.api.guard import Doors, Guard
 from planner_service.api.headers import ProtectiveHeaders
 from planner_service.api.job_routes import job_routes
@@ -168,6 +169,7 @@ def create_app(
         access_routes(TokenRegister(kept.access), lookup, bodies),
         operations_routes(pool, kept, metrics, planner_version),
         viewer_routes(),
+        dashboard_routes(),
     ):
         app.include_router(router)
     install_problem_handlers(app)

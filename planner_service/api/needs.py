@@ -52,6 +52,8 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/openapi.json"): OPEN,
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/{asset}"): OPEN,
+    ("GET", "/"): OPEN,
+    ("GET", "/dashboard/{asset}"): OPEN,
     ("GET", "/metrics"): Rule("read"),
     ("GET", "/v1/jobs"): Rule("read", "any"),  # shows a caller its jobs only
     ("POST", "/v1/jobs"): Rule("plan", "any"),  # the name is in the body: the route calls `require_job`

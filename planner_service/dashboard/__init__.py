@@ -1,4 +1,4 @@
-"""What people and charts are shown of jobs and plans: pure values in bounded size."""
+"""The dashboard at ``/``: what it shows as pure values in bounded size, and the files that a browser loads."""
 
 from planner_service.dashboard.view_desk import ViewDesk
 

@@ -35,6 +35,8 @@ EXPECTED = [
     Row("GET", "/openapi.json", "open", "yes"),
     Row("GET", "/docs", "open", "yes"),
     Row("GET", "/docs/{asset}", "open", "yes"),
+    Row("GET", "/", "open", "yes"),
+    Row("GET", "/dashboard/{asset}", "open", "yes"),
     Row("GET", "/metrics", "read", "no"),
     Row("GET", "/v1/jobs", "read", "yes"),
     Row("POST", "/v1/jobs", "plan", "yes"),
