@@ -131,11 +131,16 @@ class JobDesk:
 
     async def page(self, *, after: str, limit: int, patterns: tuple[str, ...] | None = None) -> JobList:
         """Return some jobs, ascending by name; of those that match a pattern, if there are any patterns."""
-        rows = await asyncio.to_thread(visible_jobs, self._jobs, patterns, after=after, limit=limit)
-        jobs = [
-            job_summary(row, spec_of(row.spec), await asyncio.to_thread(self._jobs.counts, row.name)) for row in rows
-        ]
-        return JobList(jobs=jobs, next_after=rows[-1].name if len(rows) == limit else None)
+        return await asyncio.to_thread(self._page, after, limit, patterns)
+
+    def _page(self, after: str, limit: int, patterns: tuple[str, ...] | None) -> JobList:
+        rows = visible_jobs(self._jobs, patterns, after=after, limit=limit)
+        counts = self._jobs.counts_of([row.name for row in rows])
+        return JobList(
+            # One that was deleted between the two looks is not there any more.
+            jobs=[job_summary(row, counts[row.name]) for row in rows if row.name in counts],
+            next_after=rows[-1].name if len(rows) == limit else None,
+        )
 
     async def delete(self, name: str) -> None:
         """Delete a job with all its iterations.

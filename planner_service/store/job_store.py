@@ -1,7 +1,7 @@
 """Jobs, their iterations, and who solves them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -175,8 +175,15 @@ class JobStore(ABC):
         """Return jobs whose names come after ``after``, ascending, at most ``limit``."""
 
     @abstractmethod
+    def counts_of(self, names: Collection[str]) -> dict[str, JobCounts]:
+        """Count the iterations of some jobs, by name, as they were at one moment; jobs that are not there are left out.
+
+        There are at most as many names as a page of a list has entries.
+        """
+
     def counts(self, name: str) -> JobCounts:
         """Count a job's iterations; zeros if there is no such job."""
+        return self.counts_of([name]).get(name, JobCounts(0, 0, 0, None))
 
     @abstractmethod
     def num_open(self) -> int:

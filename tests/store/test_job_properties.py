@@ -262,7 +262,7 @@ class StoreBesideModel(RuleBasedStateMachine):
                 name: job.row for name, job in self._model.jobs.items()
             }
             for name, job in self._model.jobs.items():
-                assert jobs.counts(name) == self._model.counts(name)
+                assert jobs.counts_of([name, "unheard of"]) == {name: self._model.counts(name)}
                 rows = [self._model.row(name, number) for number in sorted(job.iterations)]
                 assert jobs.iterations(name, after=None, limit=99) == rows
                 for number, iteration in job.iterations.items():

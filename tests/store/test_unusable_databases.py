@@ -74,6 +74,7 @@ LOOKS: dict[str, Callable[[Store], object]] = {
     "jobs.get": lambda store: store.jobs.get("job"),
     "jobs.page": lambda store: store.jobs.page(after="", limit=1),
     "jobs.counts": lambda store: store.jobs.counts("job"),
+    "jobs.counts_of": lambda store: store.jobs.counts_of(["job"]),
     "jobs.iteration": lambda store: store.jobs.iteration("job", 0),
     "jobs.iterations": lambda store: store.jobs.iterations("job", after=None, limit=1),
     "jobs.sources": lambda store: store.jobs.sources("job", 0),

@@ -1,6 +1,6 @@
 """Jobs and iterations, on SQL."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import case, delete, func, insert, select, update
@@ -50,16 +50,16 @@ class SqlJobStore(JobStore):
         rows = self._database.rows(select(JOBS).where(JOBS.c.name > beginning).order_by(JOBS.c.name).limit(limit))
         return [job_row(row) for row in rows]
 
-    def counts(self, name: str) -> JobCounts:
-        """Count a job's iterations; zeros if there is no such job."""
+    def counts_of(self, names: Collection[str]) -> dict[str, JobCounts]:
+        """Count the iterations of some jobs, by name; see `JobStore.counts_of`."""
+        storable = [name for name in names if is_storable(name)]
+        if not storable:
+            return {}
         last = select(func.max(ITERATIONS.c.iteration)).where(ITERATIONS.c.job_number == JOBS.c.number)
         query = select(
-            JOBS.c.num_iterations, JOBS.c.num_planned, JOBS.c.num_failed, last.scalar_subquery().label("last")
-        ).where(JOBS.c.name == name)
-        found = self._database.first(query) if is_storable(name) else None
-        if found is None:
-            return JobCounts(0, 0, 0, None)
-        return JobCounts(found.num_iterations, found.num_planned, found.num_failed, found.last)
+            JOBS.c.name, JOBS.c.num_iterations, JOBS.c.num_planned, JOBS.c.num_failed, last.scalar_subquery()
+        ).where(JOBS.c.name.in_(storable))
+        return {name: JobCounts(*numbers) for name, *numbers in self._database.rows(query)}
 
     def num_open(self) -> int:
         """Count the unfinished iterations of all jobs."""
