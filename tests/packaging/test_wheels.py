@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.timeout(900)
 
-ASKING = ("jobs", "iterations", "plans", "profiles")
+ASKING = ("jobs", "iterations", "plans", "profiles", "nodes")
 """Commands that ask a service, which any extra brings."""
 
 PARTS = {

@@ -112,6 +112,8 @@ def _socket_path(given: str) -> Path | None:
 
     if given == NONE:
         return None
+    if given.startswith(("http://", "https://")):
+        raise ValueError(f"--socket is {given!r}; give the path of a Unix socket, and a port by --port")
     if given:
         return Path(given.removeprefix("unix:"))
     runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]

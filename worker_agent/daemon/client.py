@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 from planner_client.address import checked_address
 from planner_client.calls import ACCEPTED
 from planner_client.client import PlannerClient
-from planner_client.contract import Job, JobSpec
-from planner_client.errors import DeadlineExceeded, RequestRefused
-from planner_client.flow import Answer, Flow, Query, RetryPolicy, call, read
+from planner_client.contract import Job, JobSpec, Problem
+from planner_client.errors import BadAnswer, DeadlineExceeded, PlannerUnavailable, RequestRefused
+from planner_client.flow import Answer, Failure, Flow, Query, RetryPolicy, call, read
 from planner_client.transport import DeadlineTransport
 from worker_agent.daemon.wire import AgentCode, AgentStatus, IterationOfNode, PlanOfRank, RankBatch, RankTimings
 
@@ -19,6 +19,11 @@ POLL_S = 10.0
 POLL_MARGIN_S = 5.0
 TIMEOUT_S = 10.0
 UNIX = "unix:"
+
+PATIENCE = RetryPolicy(max_attempts=12, first_pause_s=0.05, max_pause_s=0.5)
+"""An agent that is restarted is back within seconds."""
+
+_IN_VAIN = frozenset({AgentCode.PLANNER_AWAY, AgentCode.RANKS_MISSING})
 
 
 class AgentClient:
@@ -39,9 +44,9 @@ class AgentClient:
         From every method, as from `planner_client.client.PlannerClient`.
     """
 
-    def __init__(self, address: str, *, policy: RetryPolicy | None = None) -> None:
+    def __init__(self, address: str, *, policy: RetryPolicy = PATIENCE) -> None:
         self.address = checked_agent(address)
-        self._policy = policy if policy is not None else RetryPolicy()
+        self._policy = policy
         path = socket_path(address)
         transport = None if path is None else DeadlineTransport(socket_path=str(path))
         self.planner = PlannerClient(
@@ -123,7 +128,29 @@ class AgentClient:
         return self.planner.drive(self._asking(Query(method, path, body), timeout_s, try_timeout_s))
 
     def _asking(self, query: Query, timeout_s: float, try_timeout_s: float | None) -> Flow[Answer]:
-        return call(query, timeout_s=timeout_s, clock=time.monotonic, policy=self._policy, try_timeout_s=try_timeout_s)
+        """Ask as `call` does, but at once take an agent's word for what it waited for in vain itself."""
+        calling = call(
+            query, timeout_s=timeout_s, clock=time.monotonic, policy=self._policy, try_timeout_s=try_timeout_s
+        )
+        got: Answer | Failure | None = None
+        while True:
+            try:
+                step = calling.send(got)
+            except StopIteration as end:
+                answer: Answer = end.value
+                return answer
+            got = yield step
+            if isinstance(got, Answer) and got.status >= 500:
+                _raise_if_in_vain(query, got)
+
+
+def _raise_if_in_vain(query: Query, answer: Answer) -> None:
+    try:
+        problem = read(answer, Problem)
+    except BadAnswer:
+        return
+    if problem.code in _IN_VAIN:
+        raise PlannerUnavailable(f"{query}: {problem.detail}", problem)
 
 
 def socket_path(address: str) -> Path | None:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from planner_client.contract import FaultCode, JobSpec, MissingSources
-from planner_client.errors import BadAnswer, HydraulisError, PlannerUnavailable, RequestRefused
+from planner_client.errors import BadAnswer, HydraulisError, PlannerUnavailable
 from worker_agent.daemon.node_batch import NodeBatch
 from worker_agent.daemon.problems import AgentProblem
 from worker_agent.daemon.wire import AgentCode, RankBatch
@@ -118,9 +118,8 @@ def reports_in_order(spec: JobSpec) -> bool:
 
 def is_final(error: HydraulisError) -> bool:
     """Whether an error tells that asking the same again is of no use."""
-    if isinstance(error, RequestRefused):
-        return True
     if isinstance(error, BadAnswer):
         return False
-    problem = error.problem if isinstance(error, PlannerUnavailable) else None
-    return problem is not None and problem.code not in _OF_THE_MOMENT
+    if not isinstance(error, PlannerUnavailable):
+        return True
+    return error.problem is not None and error.problem.code not in _OF_THE_MOMENT

@@ -20,10 +20,12 @@ MAX_ITERATIONS = 512
 """Iterations remembered. Ranks hand in again what was forgotten, and the planner has its plan."""
 
 KEEP_S = 600.0
-LINGER_S = 30.0
-"""How long an iteration is worked on that no rank asks for."""
+LINGER_S = 5.0
+"""How long an iteration is worked on that no rank asks for any more; asked for again, it is taken up again."""
 
-POLL_S = 10.0
+POLL_S = 3.0
+"""Longest wait asked of the planner: a connection that died silently is noticed soon after."""
+
 AWAY_AFTER_S = 1.0
 """Ranks are told that the planner is away after it was not reached for so long."""
 
@@ -128,7 +130,11 @@ class AgentDesk:
         AgentProblem
             Code ``not-handed-in`` if the rank is to hand in first.
         """
-        return self._handed_in(job, iteration, rank).status()
+        entry = self._handed_in(job, iteration, rank)
+        # Whoever asks how far it is wants it.
+        entry.wanted_at = self._clock()
+        self._ensure_work(entry)
+        return entry.status()
 
     def plan_of(self, job: str, iteration: int) -> Plan | None:
         """Return an iteration's plan if it is here."""
@@ -251,7 +257,9 @@ class AgentDesk:
         entry.problem = problem
         entry.began_at = self._clock()
         self._metrics.observe_failure(problem.code)
-        _log.warning(
+        _log.log(
+            # What nobody waits for is no trouble: ranks go on by plans of their own, and some still hand in.
+            logging.WARNING if entry.num_asking else logging.INFO,
             "no_plan",
             extra={
                 "fields": {

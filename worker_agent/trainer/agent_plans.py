@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from planner_client.contract import JobSpec, Plan, SourceBatch
+from planner_client.contract import FaultCode, JobSpec, Plan, SourceBatch
 from planner_client.errors import BadAnswer, HydraulisError
 from worker_agent.daemon.client import AgentClient
 from worker_agent.daemon.node_name import default_node
@@ -18,6 +18,14 @@ from worker_agent.trainer.same_arguments import gather_texts
 from worker_agent.trainer.service_plans import LengthsBySource, RunAsking, ServicePlans, cluster_of
 from worker_agent.trainer.settings import PlannerSettings
 from worker_agent.trainer.settled import settled
+
+_TOKEN_HINT = "; give the agent a token of scope plan with --token-file"  # noqa: S105 - a sentence about tokens
+_HINTS: dict[str, str] = {
+    FaultCode.UNAUTHENTICATED: _TOKEN_HINT,
+    FaultCode.TOKEN_EXPIRED: _TOKEN_HINT,
+    FaultCode.FORBIDDEN: "; give the agent a token that may plan for this job with --token-file",
+    FaultCode.JOB_CONFLICT: "; give another job=, for cluster, nodes and options of a job stay as they are",
+}
 
 MEET_PAUSE_S = 0.25
 MEET_MOST_S = 15.0
@@ -43,6 +51,8 @@ class AgentPlans(ServicePlans):
     def __init__(self, settings: PlannerSettings, folder: Path | None = None) -> None:
         super().__init__(settings, folder)
         self.who = f"agent at {settings.url}"
+        self.looked_at = "`hydraulis agent` runs there and reaches the planner (GET /v1/agent)"
+        self.hints = _HINTS
         self._agent: AgentClient | None = None
         self._nodes: RunNodes | None = None
         self._rank = 0

@@ -154,6 +154,8 @@ class ServicePlans:
     def __init__(self, settings: PlannerSettings, folder: Path | None = None) -> None:
         self.settings = settings
         self.who = f"planner at {settings.url}"
+        self.looked_at = "`hydraulis serve` runs there and is ready (/readyz)"
+        self.hints = _HINTS
         self._folder = folder
         self._client: PlannerClient | None = None
         self._asking: RunAsking | None = None
@@ -249,8 +251,8 @@ class ServicePlans:
             if answer is not None and answer.refusal is not None:
                 raise self._refused(answer.refusal) from impossible
             raise NoPlan(
-                f"the {self.who} gave no plan: {impossible}; see whether `hydraulis serve` runs "
-                "there and is ready (/readyz), or train with plans=, a function that makes plans without it"
+                f"the {self.who} gave no plan: {impossible}; see whether {self.looked_at}, or train with plans=, a "
+                "function that makes plans without it"
             ) from impossible
         answer = asking.answer(number)
         refusal = None if answer is None else answer.refusal
@@ -283,7 +285,7 @@ class ServicePlans:
         )
 
     def _refused(self, refusal: RequestRefused) -> NoPlan:
-        hint = _HINTS.get(refusal.problem.code, "")
+        hint = self.hints.get(refusal.problem.code, "")
         return NoPlan(f"the {self.who} refused to plan: {refusal}{hint}")
 
 

@@ -64,7 +64,7 @@ _SERVICE_OPTIONS = {
 _IN_OTHER_WORDS = (
     (re.compile(r"\btoken="), "--token"),
     (re.compile(r"\bca_file\b"), "--ca-file"),
-    (re.compile(r"\bGET /v1/(jobs|plans|profiles)\b"), r"`hydraulis \1 list`"),
+    (re.compile(r"\bGET /v1/(jobs|plans|profiles|nodes)\b"), r"`hydraulis \1 list`"),
 )
 """What the client and the service say to programs, as it is typed here."""
 
