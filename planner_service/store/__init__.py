@@ -23,6 +23,7 @@ from planner_service.store.interface import (
     StoreUse,
 )
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
+from planner_service.store.learn_store import LearnedRow, LearnerRow, LearnStore, MeasuredRow
 from planner_service.store.node_store import NodeRow, NodeStore
 from planner_service.store.plan_store import PlanRow, PlanStore, StoredPlan
 from planner_service.store.profile_store import ProfileRow, ProfileStore
@@ -43,6 +44,10 @@ __all__ = [
     "JobRow",
     "JobStore",
     "JobUnknown",
+    "LearnStore",
+    "LearnedRow",
+    "LearnerRow",
+    "MeasuredRow",
     "NodeRow",
     "NodeStore",
     "OnChange",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from planner_service.store.access_store import AccessStore
 from planner_service.store.job_store import JobStore
+from planner_service.store.learn_store import LearnStore
 from planner_service.store.node_store import NodeStore
 from planner_service.store.plan_store import PlanStore
 from planner_service.store.profile_store import ProfileStore
@@ -80,13 +81,14 @@ class Store(ABC):
 
     Attributes
     ----------
-    profiles, plans, jobs, access, nodes
+    profiles, plans, jobs, learning, access, nodes
         What is kept, by kind.
     """
 
     profiles: ProfileStore
     plans: PlanStore
     jobs: JobStore
+    learning: LearnStore
     access: AccessStore
     nodes: NodeStore
 

@@ -58,6 +58,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
     "jobs.finish": lambda store: store.jobs.finish(CLAIM, PLAN, b"{}"),
     "jobs.fail": lambda store: store.jobs.fail(CLAIM, b"{}"),
     "jobs.put_timings": lambda store: store.jobs.put_timings("job", 0, "k", b"{}", 1.0),
+    "learning.advance": lambda store: store.learning.advance("job", 0, b"{}"),
     "nodes.put": lambda store: store.nodes.put(NodeRow("n", b"{}")),
     "access.put_token": lambda store: store.access.put_token(TokenRow("t", "1" * 64, "read", None)),
     "access.delete_token": lambda store: store.access.delete_token("t"),
@@ -82,6 +83,11 @@ LOOKS: dict[str, Callable[[Store], object]] = {
     "jobs.next_late_at": lambda store: store.jobs.next_late_at(),
     "jobs.num_open": lambda store: store.jobs.num_open(),
     "jobs.timings": lambda store: store.jobs.timings("job", 0),
+    "learning.state": lambda store: store.learning.state("job"),
+    "learning.newest": lambda store: store.learning.newest("job"),
+    "learning.version": lambda store: store.learning.version("job", 1),
+    "learning.versions": lambda store: store.learning.versions("job", after=None, limit=1),
+    "learning.measured": lambda store: store.learning.measured("job", after=0, limit=1),
     "nodes.page": lambda store: store.nodes.page(after="", limit=1),
     "access.token_with_hash": lambda store: store.access.token_with_hash("1" * 64),
     "access.tokens": lambda store: store.access.tokens(),
@@ -117,7 +123,7 @@ def test_every_method_is_tried_on_databases_that_cannot_be_used() -> None:
     store = SqlStore("sqlite://")
     offered = {
         f"{part}.{name}"
-        for part in ("profiles", "plans", "jobs", "access", "nodes")
+        for part in ("profiles", "plans", "jobs", "learning", "access", "nodes")
         for name in dir(getattr(store, part))
         if not name.startswith("_")
     }

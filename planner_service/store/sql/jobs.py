@@ -173,6 +173,7 @@ class SqlJobStore(JobStore):
         """Keep measured times; see `JobStore.put_timings`."""
 
         def work(transaction: Transaction) -> bool:
+            # It holds the job, too: reports of one job are stored one after another, in the order of their numbers.
             row = reports.hold(transaction, job, iteration)
             if not transaction.insert_unless_there(TIMINGS, iteration_number=row.number, key=key, body=body):
                 return False

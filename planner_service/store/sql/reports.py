@@ -12,7 +12,7 @@ from planner_service.store.sql.database import Transaction, is_storable
 from planner_service.store.sql.rows import (
     ITERATION_BY_NAME,
     ITERATION_BY_NUMBER,
-    held_job_query,
+    JOB_BY_NAME,
     hold_iteration,
     hold_job,
     iteration_row,
@@ -22,7 +22,6 @@ from planner_service.store.sql.tables import BATCHES, ITERATIONS, JOBS
 _NUM_ASKED = 500
 """Sources that one query names; databases bound how many values a statement has."""
 
-_JOB_BY_NAME = held_job_query(JOBS.c.name == bindparam("job"))
 _KNOWN_BATCHES = select(BATCHES.c.source, BATCHES.c.body).where(
     BATCHES.c.iteration_number == bindparam("number"), BATCHES.c.source.in_(bindparam("sources", expanding=True))
 )
@@ -68,14 +67,15 @@ def report(
 
 
 def hold(transaction: Transaction, job: str, iteration: int) -> Any:
-    """Return an iteration, which stays as it is until the transaction ends.
+    """Return an iteration, which stays as it is, and its job there, until the transaction ends.
 
     Raises
     ------
     JobUnknown
         If there is no such iteration.
     """
-    row = hold_iteration(transaction, job=job, iteration=iteration) if is_storable(job) else None
+    is_there = is_storable(job) and hold_job(transaction, JOB_BY_NAME, job=job) is not None
+    row = hold_iteration(transaction, job=job, iteration=iteration) if is_there else None
     if row is None:
         raise JobUnknown(job)
     return row
@@ -85,7 +85,7 @@ def _hold_or_begin(transaction: Transaction, job: str, iteration: int, terms: Re
     row = hold_iteration(transaction, job=job, iteration=iteration)
     if row is not None:
         return row
-    held = hold_job(transaction, _JOB_BY_NAME, job=job)
+    held = hold_job(transaction, JOB_BY_NAME, job=job)
     if held is None:
         raise JobUnknown(job)
     # Another may have begun it while this one waited for the job.

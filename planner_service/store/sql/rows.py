@@ -84,6 +84,9 @@ def held_job_query(condition: Any) -> Select[Any]:
     return query.with_for_update(key_share=True)
 
 
+JOB_BY_NAME = held_job_query(JOBS.c.name == bindparam("job"))
+
+
 def profiles_named(spec: bytes) -> tuple[str, ...]:
     """Return the profiles that a spec names, ascending; one that is given whole is part of the spec."""
     try:

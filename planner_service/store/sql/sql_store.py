@@ -7,6 +7,7 @@ from planner_service.store.sql.access import SqlAccessStore
 from planner_service.store.sql.address import database_url
 from planner_service.store.sql.database import Database
 from planner_service.store.sql.jobs import SqlJobStore
+from planner_service.store.sql.learning import SqlLearnStore
 from planner_service.store.sql.limits import StoreLimits
 from planner_service.store.sql.nodes import SqlNodeStore
 from planner_service.store.sql.notices import NoticeBoard
@@ -40,6 +41,7 @@ class SqlStore(Store):
         self.jobs = SqlJobStore(self._database)
         self.access = SqlAccessStore(self._database)
         self.nodes = SqlNodeStore(self._database)
+        self.learning = SqlLearnStore(self._database)
         self._notices = NoticeBoard(self._database)
         try:
             upgrade(self._database)

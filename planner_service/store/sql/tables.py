@@ -150,6 +150,23 @@ TIMINGS = Table(
     sqlite_autoincrement=True,
 )
 
+LEARNERS = Table(
+    "learners",
+    METADATA,
+    Column("job_number", _number(), ForeignKey("jobs.number", ondelete="CASCADE"), primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+LEARNED = Table(
+    "learned",
+    METADATA,
+    Column("job_number", _number(), ForeignKey("jobs.number", ondelete="CASCADE"), primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+)
+
 TOKENS = Table(
     "tokens",
     METADATA,
