@@ -192,7 +192,9 @@ def test_a_planner_that_does_not_hold_a_long_poll_open_is_not_asked_without_end(
         assert server.num_requests < 60
 
 
-@pytest.mark.parametrize(("method", "field", "next_after"), [("jobs", "jobs", "a"), ("plans", "plans", 7)])
+@pytest.mark.parametrize(
+    ("method", "field", "next_after"), [("jobs", "jobs", "a"), ("nodes", "nodes", "a"), ("plans", "plans", 7)]
+)
 def test_a_list_that_turns_in_circles_is_a_bad_answer(
     method: str, field: str, next_after: str | int, kind: str
 ) -> None:
@@ -205,7 +207,7 @@ def test_a_list_that_turns_in_circles_is_a_bad_answer(
 
 def test_both_clients_offer_every_call_with_the_same_parameters() -> None:
     calls = {name for name in vars(PlannerCalls) if not name.startswith("_")}
-    assert len(calls) == 20
+    assert len(calls) == 22
     for client in (PlannerClient, AsyncPlannerClient):
         for name in calls:
             assert inspect.signature(getattr(client, name)) == inspect.signature(getattr(PlannerCalls, name))
