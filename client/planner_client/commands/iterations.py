@@ -129,7 +129,7 @@ def export_iterations(  # noqa: PLR0913 - one parameter for each option
         LENGTHS,
         iteration_row,
     )
-    from planner_client.commands.paging import one_by_one  # noqa: PLC0415
+    from planner_client.commands.paging import Deleted, those_still_there  # noqa: PLC0415
 
     if no_plans and lengths:
         raise Ending("--lengths are in the plans, which --no-plans leaves out; give one of them")
@@ -139,11 +139,14 @@ def export_iterations(  # noqa: PLR0913 - one parameter for each option
         headings = (*ITERATION_HEADINGS, *ASSIGNMENT_HEADINGS, *((LENGTHS,) if lengths else ()))
 
     def row(one: "IterationSummary") -> dict[str, Any]:
-        figures = iteration_row(job, one, None if no_plans else _plan_of(client, job, one))
+        plan = None if no_plans else _plan_of(client, job, one)
+        if not no_plans and one.digest is not None and (plan is None or plan.digest != one.digest):
+            raise Deleted  # or another job has the name now
+        figures = iteration_row(job, one, plan)
         return {heading: figures.get(heading) for heading in headings}
 
     export(
-        map(row, one_by_one("iterations read", found, len(found))),
+        those_still_there("iterations", found, row),
         as_document=lambda figures: figures,
         headings=headings,
         as_rows=lambda figures: [figures],

@@ -98,11 +98,12 @@ def export_jobs(
     """Write jobs as they were registered (json), or a row for each (csv)."""
     from planner_client.commands.figures import JOB_HEADINGS, job_row  # noqa: PLC0415 - fast `--help`
     from planner_client.commands.naming import job_named  # noqa: PLC0415
-    from planner_client.commands.paging import one_by_one  # noqa: PLC0415
+    from planner_client.commands.paging import all_named, those_still_there  # noqa: PLC0415
 
-    names = list(map(job_named, job)) if job else [found.name for found in _all(client, None)]
     export(
-        (client.job(name) for name in one_by_one("jobs read", names, len(names))),
+        all_named("jobs", list(map(job_named, job)), client.job)
+        if job
+        else those_still_there("jobs", [found.name for found in _all(client, None)], client.job),
         as_document=lambda found: found.model_dump(mode="json"),
         headings=JOB_HEADINGS,
         as_rows=lambda found: [job_row(found)],

@@ -1,15 +1,24 @@
 """Long lists and long work: page by page, one by one, with progress on standard error where somebody watches."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
+
+from planner_client.commands.shown import note
 
 Entry = TypeVar("Entry")
 After = TypeVar("After", str, int)
 Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 PAGE = 1000
 """Entries asked for at once: the most a service gives."""
+
+NOT_FOUND = 404
+
+
+class Deleted(Exception):  # noqa: N818 - names what became of it
+    """What was listed a moment ago is not there any more."""
 
 
 def read_list(
@@ -54,6 +63,43 @@ def one_by_one(what: str, items: Iterable[Item], total: int) -> Iterator[Item]:
         for number, item in enumerate(items):
             yield item
             show(number + 1)
+
+
+def all_named(kind: str, names: Sequence[Item], fetch: Callable[[Item], Found]) -> Iterator[Found]:
+    """Fetch what somebody named, one by one; one that is not there ends it."""
+    return (fetch(name) for name in one_by_one(f"{kind} read", names, len(names)))
+
+
+def those_still_there(kind: str, items: Sequence[Item], fetch: Callable[[Item], Found]) -> Iterator[Found]:
+    """Fetch what was listed, one by one; what was deleted since then is left out, and how many these were is said.
+
+    A service goes on while somebody reads its lists: what goes meanwhile is no reason to fail for all the rest.
+
+    Parameters
+    ----------
+    kind
+        What they are, in the plural.
+    items
+        What was listed.
+    fetch
+        Gives one of them; `Deleted`, or the service's refusal as unknown, says that it is gone.
+    """
+    from planner_client.errors import RequestRefused  # noqa: PLC0415 - keeps `hydraulis --help` fast
+
+    num_gone = 0
+    for item in one_by_one(f"{kind} read", items, len(items)):
+        try:
+            found = fetch(item)
+        except Deleted:
+            num_gone += 1
+        except RequestRefused as refused:
+            if refused.problem.status != NOT_FOUND:
+                raise
+            num_gone += 1
+        else:
+            yield found
+    if num_gone:
+        note(f"{num_gone:,} of {len(items):,} {kind} were deleted meanwhile and are left out")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def export_plans(  # noqa: PLR0913 - one parameter for each option
     """Write whole plans (json), or a row of figures for each (csv)."""
     from planner_client.commands.figures import LENGTHS, PLAN_HEADINGS, plan_row  # noqa: PLC0415 - fast `--help`
     from planner_client.commands.naming import digest_named  # noqa: PLC0415
-    from planner_client.commands.paging import one_by_one  # noqa: PLC0415
+    from planner_client.commands.paging import all_named, those_still_there  # noqa: PLC0415
 
     wanted: dict[str, PlanSummary | None] = {}
     if digest:
@@ -95,11 +95,9 @@ def export_plans(  # noqa: PLR0913 - one parameter for each option
         for plan in _all(client, after, limit):
             # Requests that led to the same plan share its digest, and it is fetched by that: the first of them stands.
             wanted.setdefault(plan.digest, plan)
+    read = all_named if digest else those_still_there
     export(
-        (
-            (client.plan_with_digest(one), summary)
-            for one, summary in one_by_one("plans read", wanted.items(), len(wanted))
-        ),
+        read("plans", list(wanted.items()), lambda one: (client.plan_with_digest(one[0]), one[1])),
         as_document=lambda found: found[0].model_dump(mode="json"),
         headings=(*PLAN_HEADINGS, *((LENGTHS,) if lengths else ())),
         as_rows=lambda found: [plan_row(*found)],

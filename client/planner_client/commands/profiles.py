@@ -74,11 +74,12 @@ def export_profiles(
     """Write whole profiles (json), or a row for each layout (csv)."""
     from planner_client.commands.figures import PROFILE_HEADINGS, profile_rows  # noqa: PLC0415 - fast `--help`
     from planner_client.commands.naming import profile_named  # noqa: PLC0415
-    from planner_client.commands.paging import one_by_one  # noqa: PLC0415
+    from planner_client.commands.paging import all_named, those_still_there  # noqa: PLC0415
 
-    names = list(map(profile_named, profile)) if profile else [found.name for found in client.profiles()]
     export(
-        (client.profile(name) for name in one_by_one("profiles read", names, len(names))),
+        all_named("profiles", list(map(profile_named, profile)), client.profile)
+        if profile
+        else those_still_there("profiles", [found.name for found in client.profiles()], client.profile),
         as_document=lambda found: found.model_dump(mode="json", exclude_none=True),
         headings=PROFILE_HEADINGS,
         as_rows=profile_rows,
