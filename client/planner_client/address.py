@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+MAX_PORT = 65_535
+
 
 def checked_address(base_url: str) -> httpx.URL:
     """Read a planner's address.
@@ -27,6 +29,8 @@ def checked_address(base_url: str) -> httpx.URL:
         raise ValueError(f"planner address for {url.host!r} holds a user name or password; give token= instead")
     if url.scheme not in {"http", "https"} or not url.host:
         raise ValueError(f"planner address {base_url!r} is not an http URL; give one like http://host:8000")
+    if url.port is not None and not 0 < url.port <= MAX_PORT:
+        raise ValueError(f"planner address {base_url!r} has port {url.port}; ports go from 1 to {MAX_PORT}")
     return url
 
 

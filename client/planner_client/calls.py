@@ -1,5 +1,6 @@
 """Everything that can be asked of a planner, as flows: what both clients have in common."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -34,6 +35,7 @@ from planner_client.contract.scalars import MAX_WAIT_MS
 from planner_client.errors import BadAnswer
 from planner_client.flow import Answer, Flow, Pause, Query, RetryPolicy, call, call_to_delete, read
 from planner_client.plan_check import check_answers
+from planner_client.waits import positive, with_an_end
 
 DEFAULT_TIMEOUT_S = 30.0
 ANSWER_MARGIN_S = 15.0
@@ -44,6 +46,10 @@ POLL_S = 30.0
 
 POLL_MARGIN_S = 5.0
 """An answer that comes this much later than was asked for does not come any more."""
+
+ANSWER_S = 0.25
+ANSWER_SHARE = 0.1
+"""Part of a call's time that is kept for the last answer to a long poll: so much, or this share if that is less."""
 
 READY_PAUSE_S = 0.25
 PAGE = 1000
@@ -69,6 +75,11 @@ class PlannerCalls:
         When to try again.
     clock
         Monotonic time in seconds.
+
+    Raises
+    ------
+    ValueError
+        If there is no time, or no end of it; from every call that is given a time without an end, too.
     """
 
     def __init__(
@@ -78,7 +89,7 @@ class PlannerCalls:
         policy: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._timeout_s = timeout_s
+        self._timeout_s = positive("timeout_s", timeout_s)
         self._policy = policy if policy is not None else RetryPolicy()
         self._clock = clock
 
@@ -213,27 +224,32 @@ class PlannerCalls:
     ) -> Flow[Plan | IterationStatus]:
         """Fetch an iteration's plan, waiting for it up to ``wait_s``; how far the iteration is if there is none yet.
 
-        The time in all is ``wait_s`` and the client's own, unless ``timeout_s`` is given.
+        The time in all is ``wait_s`` and the client's own, unless ``timeout_s`` is given. A little of it is kept for
+        the last answer; nobody waits for longer than ten minutes.
 
         Raises
         ------
         HydraulisError
             `RequestRefused` with the problem document if the iteration has failed.
         """
+        if math.isnan(wait_s):
+            raise ValueError("wait_s is no number; give the seconds to wait for the plan")
         began = self._clock()
-        waits_until = began + min(wait_s, MAX_WAIT_MS / 1000.0)
-        ends_at = began + (wait_s + self._timeout_s if timeout_s is None else timeout_s)
+        longest_s = min(max(0.0, wait_s), MAX_WAIT_MS / 1000.0)
+        limit_s = longest_s + self._timeout_s if timeout_s is None else with_an_end("timeout_s", timeout_s)
+        ends_at = began + limit_s
+        waits_until = min(began + longest_s, ends_at - min(ANSWER_S, ANSWER_SHARE * limit_s))
         path = f"{_iteration(job, iteration)}/plan"
         while True:
             asked_at = self._clock()
-            asked_s = min(max(0.0, min(waits_until, ends_at) - asked_at), POLL_S)
+            asked_s = min(max(0.0, waits_until - asked_at), POLL_S)
             query = Query("GET", f"{path}?{urlencode({'wait_ms': int(asked_s * 1000)})}")
             answer = yield from self._call(query, ends_at - asked_at, try_timeout_s=asked_s + POLL_MARGIN_S)
             if answer.status != ACCEPTED:
                 return _checked_plan(read(answer, Plan), job, iteration)
             status = _checked_status(read(answer, IterationStatus), job, iteration)
             now = self._clock()
-            left_s = min(waits_until, ends_at) - now
+            left_s = waits_until - now
             if left_s <= 0:
                 return status
             if now - asked_at < asked_s / 2:
@@ -336,4 +352,7 @@ def _iteration(job: str, iteration: int) -> str:
 
 
 def _quoted(segment: str) -> str:
+    if segment in {".", ".."}:
+        # As they are they would lead to another address.
+        return segment.replace(".", "%2E")
     return quote(segment, safe=":")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from planner_client.contract import FaultCode, Problem
 from planner_client.errors import BadAnswer, DeadlineExceeded, PlannerUnavailable, RequestRefused
+from planner_client.waits import MAX_TRY_S, with_an_end
 
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
 MAX_SHOWN_ERRORS = 3
@@ -116,6 +117,8 @@ def call(
 
     Raises
     ------
+    ValueError
+        If the time has no end.
     RequestRefused
         If the planner answers 4xx with a problem document.
     DeadlineExceeded, PlannerUnavailable
@@ -123,14 +126,15 @@ def call(
     BadAnswer
         If what answers does not speak as a planner does.
     """
-    ends_at = clock() + timeout_s
+    ends_at = clock() + with_an_end("timeout_s", timeout_s)
+    longest_try_s = MAX_TRY_S if try_timeout_s is None else try_timeout_s
     attempt = 0
     reason = "no time was given"
     problem: Problem | None = None
     retry_after_s: float | None = None
     while (left_s := ends_at - clock()) > 0:
         attempt += 1
-        got = yield Ask(query, left_s if try_timeout_s is None else min(left_s, try_timeout_s))
+        got = yield Ask(query, min(left_s, longest_try_s))
         if isinstance(got, Answer):
             if 200 <= got.status < 300:
                 return got

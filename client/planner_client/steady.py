@@ -19,6 +19,7 @@ from planner_client.fallback import FallbackBasis, fallback_plan
 from planner_client.last_good import LastGood, cluster_key
 from planner_client.steady_values import Origin, SteadyCounts, SteadyPlan, SteadySettings
 from planner_client.timings_queue import TimingsQueue
+from planner_client.waits import MAX_TRY_S, with_an_end
 
 __all__ = ["ByJob", "OneShot", "SteadyCounts", "SteadyPlan", "SteadyPlanner", "SteadySettings"]
 
@@ -156,10 +157,10 @@ class SteadyPlanner:
         NoPlanPossible
             If the planner gave none in time and none can be made here; taken again, it is tried again.
         ValueError
-            If the iteration was not announced, or is forgotten.
+            If the iteration was not announced, or is forgotten, or the deadline has no end.
         """
         began = time.monotonic()
-        limit_s = self._settings.deadline_s if deadline_s is None else deadline_s
+        limit_s = self._settings.deadline_s if deadline_s is None else with_an_end("deadline_s", deadline_s)
         ends_at = began + limit_s
         with self._changed:
             entry = self._announced.get(iteration)
@@ -207,7 +208,7 @@ class SteadyPlanner:
             if left_s <= 0:
                 self._asks.give_up(asked)
                 return
-            self._changed.wait(left_s)
+            self._changed.wait(min(left_s, MAX_TRY_S))
 
     def _decide_by_service(self, entry: _Announced, began: float) -> None:
         if entry.decided is None and entry.asked.plan is not None:
@@ -269,7 +270,7 @@ class SteadyPlanner:
                 if left_s <= 0 or (asked.is_refused and not asked.is_out):
                     break
                 if asked.is_out:
-                    self._changed.wait(left_s)
+                    self._changed.wait(min(left_s, MAX_TRY_S))
                     continue
                 self._changed.wait(min(left_s, ASK_AGAIN_S))
                 if not asked.is_out and asked.plan is None:

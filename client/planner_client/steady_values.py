@@ -5,6 +5,7 @@ from typing import Literal
 
 from planner_client.breaker import BreakerPolicy, BreakerState
 from planner_client.contract import Plan
+from planner_client.waits import positive
 
 Origin = Literal["service", "fallback"]
 
@@ -87,8 +88,8 @@ class SteadySettings:
 
     def __post_init__(self) -> None:
         for name, seconds in {"deadline_s": self.deadline_s, "ask_timeout_s": self.ask_timeout_s}.items():
-            if seconds is not None and not 0 < seconds < float("inf"):
-                raise ValueError(f"{name} is {seconds}; give more than 0 seconds, and an end")
+            if seconds is not None:
+                positive(name, seconds)
         for name, number in {"window": self.window, "max_timings_waiting": self.max_timings_waiting}.items():
             if number < 1:
                 raise ValueError(f"{name} is {number}; give 1 or more")

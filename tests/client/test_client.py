@@ -261,7 +261,7 @@ def test_waiting_for_readiness_ends_in_time(ask: Call) -> None:
         assert time.monotonic() - began < 1.0
 
 
-@pytest.mark.parametrize("url", ["", "planner:8000", "ftp://planner", "http://", "http://[bad"])
+@pytest.mark.parametrize("url", ["", "planner:8000", "ftp://planner", "http://", "http://[bad", "http://planner:65536"])
 @pytest.mark.parametrize("client", [PlannerClient, AsyncPlannerClient])
 def test_an_address_that_is_none_is_refused_at_once(client: Callable[[str], object], url: str) -> None:
     with pytest.raises(ValueError, match="planner address"):
@@ -280,7 +280,11 @@ def test_names_are_quoted_in_paths() -> None:
             client.profile("../a b?c#d")
         with pytest.raises(RequestRefused):
             client.plan_with_digest("sha256:00ff")
-    assert seen == [b"/v1/profiles/..%2Fa%20b%3Fc%23d", b"/v1/plans/sha256:00ff"]
+        for dots in (".", "..", "..."):
+            with pytest.raises(RequestRefused):
+                client.job(dots)
+    assert seen[:2] == [b"/v1/profiles/..%2Fa%20b%3Fc%23d", b"/v1/plans/sha256:00ff"]
+    assert seen[2:] == [b"/v1/jobs/%2E", b"/v1/jobs/%2E%2E", b"/v1/jobs/..."]
 
 
 def test_threads_share_a_client_and_each_keeps_its_own_deadline() -> None:
