@@ -1,7 +1,8 @@
 """Run one function on several ranks of this machine: start, listen, and end them whatever happens.
 
-Each rank is a process of its own with one compute thread and a gloo process group. Whatever a rank emits reaches the
-caller while the ranks run; the first fault of any rank ends them all and reaches the caller as one error.
+Each rank is a process of its own with one compute thread and a process group, gloo's unless GPUs are asked for.
+Whatever a rank emits reaches the caller while the ranks run; the first fault of any rank ends them all and reaches the
+caller as one error.
 """
 
 import multiprocessing
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch.multiprocessing.spawn import ProcessContext
@@ -78,6 +79,7 @@ def run_on_local_ranks(  # noqa: PLR0913 - what to run, where, and three limits 
     timeout_s: float,
     collective_timeout_s: float = 60.0,
     on_event: Callable[[Any], None] | None = None,
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> list[Any]:
     """Run ``work`` on ``num_ranks`` new processes and return what each returned, by rank.
 
@@ -93,6 +95,8 @@ def run_on_local_ranks(  # noqa: PLR0913 - what to run, where, and three limits 
         Wall-clock limit of each collective, so that no rank waits for ever for one that is gone.
     on_event
         Called here, in order of arrival, with each value a rank emits.
+    device
+        With ``cuda``, rank r works on GPU r and the process group is one of NCCL.
 
     Raises
     ------
@@ -108,7 +112,10 @@ def run_on_local_ranks(  # noqa: PLR0913 - what to run, where, and three limits 
     with tempfile.TemporaryDirectory(prefix="hydraulis-ranks-") as directory:
         context = spawn(  # type: ignore[no-untyped-call]
             _enter,
-            args=(_Launch(work, argument, num_ranks, str(Path(directory) / "store"), collective_timeout_s), inbox),
+            args=(
+                _Launch(work, argument, num_ranks, str(Path(directory) / "store"), collective_timeout_s, device),
+                inbox,
+            ),
             nprocs=num_ranks,
             join=False,
             daemon=True,
@@ -129,6 +136,7 @@ class _Launch:
     num_ranks: int
     store: str
     collective_timeout_s: float
+    device: Literal["cpu", "cuda"]
 
 
 def _enter(rank: int, launch: _Launch, inbox: "Queue[Any]") -> None:
@@ -140,8 +148,10 @@ def _enter(rank: int, launch: _Launch, inbox: "Queue[Any]") -> None:
     _stay_on_this_machine()
     _end_with_the_parent()
     try:
+        if launch.device == "cuda":
+            torch.cuda.set_device(rank)
         dist.init_process_group(
-            "gloo",
+            "nccl" if launch.device == "cuda" else "gloo",
             init_method=f"file://{launch.store}",
             rank=rank,
             world_size=launch.num_ranks,

@@ -14,9 +14,9 @@ class StepBar:
         self._progress = progress
         self._task = task
 
-    def move_to(self, done: int) -> None:
-        """Show ``done`` steps as done."""
-        self._progress.update(self._task, completed=done)
+    def move_to(self, done: int, total: int | None = None, note: str = "") -> None:
+        """Show ``done`` steps as done, of another ``total`` if one is given, and a note beside them."""
+        self._progress.update(self._task, completed=done, total=total, note=note)
 
     def advance(self) -> None:
         """Show one more step as done."""
@@ -32,6 +32,7 @@ def step_bar(console: Console, title: str, total: int) -> Iterator[StepBar]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield StepBar(progress, progress.add_task(title, total=total))
+        yield StepBar(progress, progress.add_task(title, total=total, note=""))

@@ -1,6 +1,9 @@
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,10 @@ from worker_agent.commands import profile as profile_command
 from worker_agent.demo.service_process import running_service
 
 HYDRAULIS = [sys.executable, "-c", "from planner_client.main import main; main()"]
-SMALL = ["--max-tokens", "256", "--packings", "8", "--repeats", "1", "--hidden-size", "16", "--layers", "1"]
+SMALL = [
+    "--max-tokens", "256", "--packings", "8", "--repeats", "1", "--max-repeats", "1", "--no-collectives",
+    "--model", "layers=1,hidden=16,heads=2,vocab=16",
+]  # fmt: skip
 
 
 def invoke(*options: str) -> Result:
@@ -35,24 +41,53 @@ def test_the_measurement_goes_to_stdout_alone(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     measurement = ProfileMeasurement.model_validate(json.loads(finished.stdout))
     assert measurement.name == "bench-box"
-    assert len(measurement.layouts[0].samples) == 8
+    assert len({tuple(sample.lengths) for sample in measurement.layouts[0].samples}) == 8
+    assert "foreign load" in finished.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_planner_fits_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    output = tmp_path / "measured.json"
+    output, token_file = tmp_path / "measured.json", tmp_path / "token"
+    token_file.write_text("shown-to-a-planner-that-asks-for-none\n")
     with running_service(tmp_path / "store.sqlite3") as url:
-        options = (*SMALL, "--processes", "1", "--output", str(output), "--planner-url", url, "--json")
-        finished = invoke(*options)
+        finished = invoke(
+            *SMALL, "--layouts", "1x1,2x1", "--limit-by-memory", "--output", str(output),
+            "--planner", url, "--token-file", str(token_file), "--json",
+        )  # fmt: skip
         assert finished.exit_code == 0, finished.stderr
         fitted = Profile.model_validate_json(finished.stdout)
         with PlannerClient(url) as client:
             assert client.profile("this-machine") == fitted
     measurement = ProfileMeasurement.model_validate_json(output.read_text(encoding="utf-8"))
-    assert measurement.device.gpus_per_node == 1
-    fit = fitted.layouts[0].fit
-    assert fit is not None
-    assert fit.num_samples == len(measurement.layouts[0].samples)
+    assert measurement.device.gpus_per_node == 2
+    for cost, layout in zip(fitted.layouts, measurement.layouts, strict=True):
+        assert (cost.tp, cost.pp) == (layout.tp, layout.pp)
+        assert cost.fit is not None
+        assert cost.fit.num_samples == len(layout.samples)
+        assert f"{cost.tp}x{cost.pp}: R^2" in finished.stderr
+        assert layout.max_tokens is None
+        assert cost.max_tokens is not None
+    assert not (tmp_path / "measured.json.journal").exists()
+
+
+def test_one_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    output, journal = tmp_path / "measured.json", tmp_path / "measured.json.journal"
+    options = [*SMALL, "--processes", "1", "--repeats", "20000", "--max-repeats", "20000", "--output", str(output)]
+    begun = subprocess.Popen([*HYDRAULIS, "profile", *options], stderr=subprocess.PIPE, text=True)
+    try:
+        ends_at = time.monotonic() + 60
+        while not (journal.exists() and journal.read_bytes().count(b"\n") > 4) and time.monotonic() < ends_at:
+            time.sleep(0.05)
+        os.kill(begun.pid, signal.SIGINT)
+        _, told = begun.communicate(timeout=60)
+    finally:
+        begun.kill()
+    assert begun.returncode == 130, told
+    assert f"stopped; what was finished is kept in {journal}" in " ".join(told.split())
+    assert not output.exists()
+    other = invoke(*SMALL, "--processes", "1", "--output", str(output))
+    assert other.exit_code == 2
+    assert "num_repeats was 20000 and is 1" in other.stderr
 
 
 def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
@@ -64,7 +99,7 @@ def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
     assert finished.exit_code == 1
     assert finished.stdout == ""
     assert finished.stderr.startswith("hydraulis profile: planner http://127.0.0.1:9: ")
-    assert not output.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -72,10 +107,19 @@ def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
     [
         (["--max-tokens", "0"], "max_tokens is 0; give at least 32"),
         (["--repeats", "0"], "num_repeats is 0; give at least 1"),
-        (["--heads", "3"], "does not divide into 3 heads"),
+        (["--model", "layers=2,hidden=64,heads=3,vocab=9"], "does not divide into 3 heads"),
         (["--name", "no spaces"], "name is 'no spaces'; give up to 128 letters"),
         (["--planner-url", "nonsense"], "nonsense"),
         (["--output", "nowhere/measured.json"], "lies in nowhere, which is no directory"),
+        (["--output", "/proc"], "--output /proc is a directory; name a file in it"),
+        (["--output", "/proc/measured.json"], "--output /proc/measured.json cannot be written"),
+        (["--output", "/proc/version", "--journal", "kept"], "--output /proc/version cannot be written"),
+        (["--journal", "nowhere/kept"], "--journal nowhere/kept lies in nowhere"),
+        (["--output", "one", "--journal", "one"], "--output and --journal are both one"),
+        (["--layouts", "1x1,2"], "'2' is no layout"),
+        (["--layouts", "2x2", "--processes", "2"], "layout 2x2 needs 4 ranks but 2 measure"),
+        (["--token-file", "token"], "--token-file is given but no --planner"),
+        (["--token-file", "missing", "--planner", "http://127.0.0.1:9"], "missing"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(

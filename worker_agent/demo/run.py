@@ -86,6 +86,7 @@ def _profile(settings: DemoSettings, planner_url: str, display: DemoDisplay) -> 
         num_ranks=settings.num_ranks,
         num_packings=settings.profile_packings,
         num_repeats=settings.profile_repeats,
+        clock="cpu",  # the planner and whatever else runs on this machine take their share of it
         seed=settings.seed,
         timeout_s=_PROFILING_TIMEOUT_S,
     )
@@ -95,7 +96,7 @@ def _profile(settings: DemoSettings, planner_url: str, display: DemoDisplay) -> 
             bar.move_to(progress.done)
 
         measurement = measure(to_measure, show)
-    to_fit, held_out = split_held_out(measurement)
+    to_fit, (held_out,) = split_held_out(measurement)
     with PlannerClient(planner_url) as client:
         profile = client.register_profile(to_fit)
     fit = _fitted(profile, held_out_error_pct(profile.layouts[0], held_out), len(held_out), settings.max_length)

@@ -1,7 +1,7 @@
 """Clocks of an iteration, and the ranks' timings brought together."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -54,6 +54,7 @@ class OperationClock:
         self._device = device
         self._waited_ms = waited_ms
         self._host: list[tuple[int, float]] = []
+        self._cpu: list[tuple[int, float]] = []
         self._events: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
 
     @contextmanager
@@ -66,9 +67,10 @@ class OperationClock:
             end.record()
             self._events.append((micro_batch, begin, end))
             return
-        began_ns, waited_ms = time.perf_counter_ns(), self._waited_ms()
+        began_ns, began_cpu_ns, waited_ms = time.perf_counter_ns(), time.process_time_ns(), self._waited_ms()
         yield
         taken_ms = (time.perf_counter_ns() - began_ns) / 1e6
+        self._cpu.append((micro_batch, (time.process_time_ns() - began_cpu_ns) / 1e6))
         self._host.append((micro_batch, max(0.0, taken_ms - (self._waited_ms() - waited_ms))))
 
     def times_ms(self, num_micro_batches: int) -> tuple[float, ...]:
@@ -76,10 +78,18 @@ class OperationClock:
         if self._events:
             torch.cuda.synchronize(self._device)
         taken = [*self._host, *((number, begin.elapsed_time(end)) for number, begin, end in self._events)]
-        times = [0.0] * num_micro_batches
-        for micro_batch, taken_ms in taken:
-            times[micro_batch] += taken_ms
-        return tuple(times)
+        return _summed(taken, num_micro_batches)
+
+    def cpu_times_ms(self, num_micro_batches: int) -> tuple[float, ...]:
+        """Return the CPU time of this process during each micro-batch's operations (ms); empty on CUDA."""
+        return () if self._device.type == "cuda" else _summed(self._cpu, num_micro_batches)
+
+
+def _summed(taken: Sequence[tuple[int, float]], num_micro_batches: int) -> tuple[float, ...]:
+    times = [0.0] * num_micro_batches
+    for micro_batch, taken_ms in taken:
+        times[micro_batch] += taken_ms
+    return tuple(times)
 
 
 def gather_timings(

@@ -66,6 +66,8 @@ class Computed:
         Token losses (nats) summed, and how many; 0 but on the rank of a replica that reports.
     micro_batch_ms
         Time that this rank spent on each micro-batch, waiting for others left out where it is seen.
+    micro_batch_cpu_ms
+        CPU time of the process meanwhile; empty on CUDA.
     by_sequence
         Summed loss of each of the replica's sequences, in run order, shape (sequences,), fp64; empty unless asked for.
     """
@@ -73,6 +75,7 @@ class Computed:
     loss_sum: float = 0.0
     num_targets: int = 0
     micro_batch_ms: tuple[float, ...] = ()
+    micro_batch_cpu_ms: tuple[float, ...] = ()
     by_sequence: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
 
@@ -233,12 +236,15 @@ class StagePipeline:
         )
 
     def _computed(self, clock: OperationClock) -> Computed:
+        num_micro_batches = len(self._work.packed)
+        times_ms, cpu_times_ms = clock.times_ms(num_micro_batches), clock.cpu_times_ms(num_micro_batches)
         if not (self._part.is_last and self._work.reports_losses):
-            return Computed(micro_batch_ms=clock.times_ms(len(self._work.packed)))
+            return Computed(micro_batch_ms=times_ms, micro_batch_cpu_ms=cpu_times_ms)
         return Computed(
             loss_sum=float(torch.stack(self._loss_sums).sum()) if self._loss_sums else 0.0,
             num_targets=sum(packed.num_targets for packed in self._work.packed),
-            micro_batch_ms=clock.times_ms(len(self._work.packed)),
+            micro_batch_ms=times_ms,
+            micro_batch_cpu_ms=cpu_times_ms,
             by_sequence=torch.cat(self._by_sequence) if self._by_sequence else Computed().by_sequence,
         )
 

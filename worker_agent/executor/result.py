@@ -46,6 +46,8 @@ class IterationResult:
     sequence_losses
         Summed token loss of each sequence this rank holds, by source, in the order held; NaN for a dropped sequence.
         None unless the runner was built to return them.
+    micro_batch_cpu_ms
+        CPU time of this process during each micro-batch's operations, in order; empty on CUDA.
     """
 
     loss: float
@@ -62,6 +64,7 @@ class IterationResult:
     micro_batch_ms: tuple[float, ...]
     timing: ReplicaTiming | None
     sequence_losses: Mapping[str, npt.NDArray[np.float64]] | None = None
+    micro_batch_cpu_ms: tuple[float, ...] = ()
 
     @property
     def propagate_ms(self) -> float:

@@ -238,6 +238,7 @@ class IterationRunner:
             micro_batch_ms=computed.micro_batch_ms,
             timing=_timing(prepared.role, ms, computed.micro_batch_ms),
             sequence_losses=by_source,
+            micro_batch_cpu_ms=computed.micro_batch_cpu_ms,
         )
 
     @torch.inference_mode(mode=False)
