@@ -11,12 +11,18 @@ import { themeSwitch } from "./theme.js";
 import { forgetToken, keepToken, token } from "./token.js";
 
 const NAME = "Hydraulis Planner";
+const SHOWN = "shown-data";
 const main = document.getElementById("main");
 const crumbs = document.getElementById("crumbs");
 const status = document.getElementById("status");
 const controls = document.getElementById("controls");
 
 let live = null;
+
+/** Note when a view first held its data, for whoever measures the page. */
+function markShown() {
+  if (performance.getEntriesByName(SHOWN).length === 0) requestAnimationFrame(() => performance.mark(SHOWN));
+}
 
 /** Read which view an address asks for; null if none. */
 function viewOf(hash) {
@@ -121,6 +127,7 @@ function open({ keepsFocus = false } = {}) {
       loading.remove();
       view.element.hidden = false;
       fill(notice);
+      markShown();
     },
     ({ state, problem, retryMs }) => {
       if (state === "live") setStatus("live", "Live");

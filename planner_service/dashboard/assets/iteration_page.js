@@ -10,11 +10,15 @@ import { timelineChart } from "./timeline.js";
 
 const PAGE = 25;
 const MAX_POINTS = 200;
+const PLAN_EVERY = 10; // a plan does not change, and its times tell by the longest; others are looked for less often
 
 const SOLVERS = { heuristic: "the planner's own search", "cp-sat": "the solver CP-SAT", fallback: "a client without the planner" };
 
 export function iterationPage({ job, iteration }) {
   const keep = keeper();
+  let known = "";
+  let overview = null;
+  let numLooks = 0;
   const table = replicaTable(job, iteration);
   const state = h("span");
   const body = h("div");
@@ -31,9 +35,16 @@ export function iterationPage({ job, iteration }) {
     onAsked: (ask) => table.onAsked(ask),
     async refresh(signal) {
       const status = await get(iterationPath(job, iteration), { signal });
-      const overview =
-        status.state === "planned" ? await get(`${iterationPath(job, iteration)}/overview`, { signal, query: { max_points: MAX_POINTS } }) : null;
-      if (overview) await table.refresh(signal);
+      const text = JSON.stringify(status);
+      numLooks += 1;
+      if (text === known && numLooks % PLAN_EVERY) return;
+      if (status.state === "planned") {
+        [overview] = await Promise.all([
+          get(`${iterationPath(job, iteration)}/overview`, { signal, query: { max_points: MAX_POINTS } }),
+          table.refresh(signal),
+        ]);
+      }
+      known = text;
       hold(state, [keep("state", status.state, () => stateBadge(status.state))]);
       hold(body, overview ? planned({ job, iteration, status, overview, table, keep }) : unplanned(status, keep));
     },

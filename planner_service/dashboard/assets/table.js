@@ -39,7 +39,18 @@ export function pagedTable({ caption, columns, load, empty, ofRows = "entries" }
 
   async function go(wanted) {
     after = wanted;
-    await ask?.();
+    try {
+      await refresh();
+    } catch {
+      ask?.(); // the view asks for all it shows, and says what is wrong
+    }
+  }
+
+  async function refresh(signal) {
+    const wanted = after;
+    const answer = await load(wanted, signal);
+    // A page that was asked for meanwhile is on its way.
+    if (wanted === after) show(answer);
   }
 
   function show({ rows, nextAfter: next }) {
@@ -60,10 +71,8 @@ export function pagedTable({ caption, columns, load, empty, ofRows = "entries" }
   return {
     element,
     /** Show the page again as it is now. */
-    async refresh(signal) {
-      show(await load(after, signal));
-    },
-    /** Whoever brings pages on request is told here. */
+    refresh,
+    /** Who is to look when a page could not be had. */
     onAsked(wanted) {
       ask = wanted;
     },
