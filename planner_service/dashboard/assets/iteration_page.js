@@ -114,7 +114,7 @@ function passedOver(plan) {
   if (plan.passed_over.length === 0) return h("p", { class: "muted" }, `No candidate was unusable. ${note}`);
   return [
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates that could not be used" },
-      plainTable("Candidates that could not be used", ["Strategy", "Why"], plan.passed_over.map(({ strategy, reason }) => [strategy, reason]))),
+      plainTable("Candidates that could not be used", ["Strategy", "Why"], plan.passed_over.map(({ strategy, reason }) => [strategy, reason]), ["Why"])),
     h("p", { class: "muted" }, note),
   ];
 }

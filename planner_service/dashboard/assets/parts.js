@@ -46,14 +46,14 @@ export function behind(summary, makeTable) {
   return { element: details, renew };
 }
 
-/** A plain table of texts and nodes; the first cell of each row names it. */
-export const plainTable = (caption, head, rows) =>
+/** A plain table of texts and nodes; the first cell of each row names it. `words` are the columns that hold prose. */
+export const plainTable = (caption, head, rows, words = []) =>
   h(
     "table",
     {},
     h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, head.map((title) => h("th", { scope: "col" }, title)))),
-    h("tbody", {}, rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", {}, cell))))),
+    h("thead", {}, h("tr", {}, head.map((title) => h("th", { scope: "col", class: words.includes(title) && "words" }, title)))),
+    h("tbody", {}, rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell, place) => h("td", { class: words.includes(head[place + 1]) && "words" }, cell))))),
   );
 
 /** A coloured square with a name. */
