@@ -103,14 +103,19 @@ class LocalApi:
     async def _put_rank(self, request: Request) -> Response:
         job, iteration, rank = _whose(request)
         batch = await _read(request, RankBatch)
+        wait_s = _wait_s(request)
         self._metrics.hand_ins.inc()
-        return _json(self._desk.hand_in(job, iteration, rank, batch), 202)
+        told = self._desk.hand_in(job, iteration, rank, batch)
+        return await self._plan(job, iteration, rank, wait_s) if wait_s else _json(told, 202)
 
     async def _get_rank(self, request: Request) -> Response:
         return _json(self._desk.status(*_whose(request)))
 
     async def _get_plan(self, request: Request) -> Response:
-        found = await self._desk.plan(*_whose(request), _wait_s(request))
+        return await self._plan(*_whose(request), _wait_s(request))
+
+    async def _plan(self, job: str, iteration: int, rank: int, wait_s: float) -> Response:
+        found = await self._desk.plan(job, iteration, rank, wait_s)
         return _json(found, 202) if isinstance(found, BaseModel) else Response(found, media_type="application/json")
 
     async def _put_timings(self, request: Request) -> Response:

@@ -88,23 +88,19 @@ class AgentClient:
     def plan(self, job: str, iteration: int, rank: int, batch: RankBatch, *, timeout_s: float) -> PlanOfRank:
         """Hand in what a rank holds and wait for the plan; hands in again where the agent was started anew."""
         ends_at = time.monotonic() + timeout_s
-        is_handed_in = False
+        body: bytes | None = batch.model_dump_json(exclude_unset=True).encode()
         told: IterationOfNode | None = None
         while (left_s := ends_at - time.monotonic()) > 0:
-            if not is_handed_in:
-                told = self.hand_in(job, iteration, rank, batch, timeout_s=left_s)
-                is_handed_in = True
-                continue
             try:
-                found = self._poll(job, iteration, rank, left_s)
+                found = self._wait(_rank(job, iteration, rank), body, left_s)
             except RequestRefused as refused:
                 if refused.problem.code != AgentCode.NOT_HANDED_IN:
                     raise
-                is_handed_in = False
+                body = batch.model_dump_json(exclude_unset=True).encode()
                 continue
             if isinstance(found, PlanOfRank):
                 return found
-            told = found
+            told, body = found, None
         state = "not handed in" if told is None else told.state
         missing = f", waiting for ranks {told.missing_ranks}" if told is not None and told.missing_ranks else ""
         raise DeadlineExceeded(f"iteration {iteration} of job {job} was still {state} after {timeout_s:g} s{missing}")
@@ -116,10 +112,12 @@ class AgentClient:
         body = timings.model_dump_json(exclude_unset=True).encode()
         self._ask("PUT", f"{_rank(job, iteration, rank)}/timings", timeout_s, body)
 
-    def _poll(self, job: str, iteration: int, rank: int, left_s: float) -> PlanOfRank | IterationOfNode:
+    def _wait(self, path: str, body: bytes | None, left_s: float) -> PlanOfRank | IterationOfNode:
+        """Wait for the plan a while; hand in first where there is something to hand in."""
         wait_s = min(left_s, POLL_S)
-        path = f"{_rank(job, iteration, rank)}/plan?{urlencode({'wait_ms': int(1000 * wait_s)})}"
-        answer = self._ask("GET", path, left_s, try_timeout_s=wait_s + POLL_MARGIN_S)
+        query = urlencode({"wait_ms": max(1, int(1000 * wait_s))})
+        method, asked = ("GET", f"{path}/plan?{query}") if body is None else ("PUT", f"{path}?{query}")
+        answer = self._ask(method, asked, left_s, body, try_timeout_s=wait_s + POLL_MARGIN_S)
         return read(answer, IterationOfNode) if answer.status == ACCEPTED else read(answer, PlanOfRank)
 
     def _ask(
