@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from planner_client.contract import ProfileMeasurement
+from planner_client.contract import Fit, ProfileMeasurement
 from planner_service.core.faults import PlanningFault
 from planner_service.core.fit import fit_cost
 from planner_service.profiles import builtin_profiles
@@ -25,15 +25,15 @@ def _samples(a: float, b: float, c: float, noise: float = 0.0) -> list[tuple[lis
 def test_exact_samples_give_their_coefficients_back(a: float, b: float, c: float) -> None:
     fitted = fit_cost(_samples(a, b, c))
     assert (fitted.a, fitted.b, fitted.c) == pytest.approx((a, b, c), rel=1e-6, abs=1e-9)
-    assert fitted.r2 == pytest.approx(1.0)
-    assert fitted.median_abs_pct_error < 1e-6
+    assert fitted.errors.r2 == pytest.approx(1.0)
+    assert fitted.errors.median_abs_pct_error < 1e-6
 
 
 def test_noisy_samples_give_coefficients_nearby_and_an_honest_error() -> None:
     fitted = fit_cost(_samples(2e-6, 0.14, 120.0, noise=0.1))
     assert fitted.b == pytest.approx(0.14, rel=0.2)
-    assert 2.0 < fitted.median_abs_pct_error < 12.0
-    assert fitted.r2 < 1.0
+    assert 2.0 < fitted.errors.median_abs_pct_error < 12.0
+    assert fitted.errors.r2 < 1.0
 
 
 def test_no_coefficient_is_ever_negative() -> None:
@@ -132,3 +132,5 @@ def test_what_says_nothing_new_is_written_as_it_was_before_it_could() -> None:
     assert set(measurement.layouts[0].samples[0].model_dump()) == {"lengths", "time_ms"}
     for profile in builtin_profiles().values():
         assert "is_estimated" not in profile.layouts[0].model_dump()
+    earlier = {"num_samples": 6, "r2": 0.9995970412927779, "median_abs_pct_error": 0.9755257494166947}
+    assert Fit.model_validate(earlier).model_dump() == earlier

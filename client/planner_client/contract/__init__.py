@@ -31,8 +31,8 @@ from planner_client.contract.jobs import (
 )
 from planner_client.contract.listing import ProfileList, ProfileSummary
 from planner_client.contract.measurement import (
-    CollectiveKind,
     CollectiveSample,
+    EstimatedLayout,
     MeasuredLayout,
     MicroBatchSample,
     ProfileMeasurement,
@@ -54,6 +54,8 @@ from planner_client.contract.overview import (
 )
 from planner_client.contract.plan import GroupCount, MicroBatch, PassedOver, Plan, Replica, SequenceCount
 from planner_client.contract.profile import (
+    CollectiveCost,
+    CollectiveKind,
     ContextBytes,
     Device,
     LayoutCost,
@@ -79,12 +81,14 @@ __all__ = [
     "AuditEntry",
     "AuditList",
     "Cluster",
+    "CollectiveCost",
     "CollectiveKind",
     "CollectiveSample",
     "ContextBytes",
     "CostModel",
     "Device",
     "DevicePool",
+    "EstimatedLayout",
     "FaultCode",
     "Fit",
     "FitPoint",

@@ -86,7 +86,7 @@ class FitPoint(Sent):
 
     num_sequences: PositiveInt
     num_tokens: PositiveInt
-    sum_squares: PositiveFloat
+    sum_squares: NonNegativeFloat
     time_ms: PositiveFloat
     is_outlier: bool = Field(default=False, exclude_if=is_absent)
     memory_bytes: NonNegativeInt | None = Field(default=None, exclude_if=is_absent)

@@ -1,12 +1,22 @@
 """Measurements: raw samples of micro-batches, memory and collectives, which the planner fits a profile to."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from planner_client.contract.fit import is_absent
-from planner_client.contract.profile import Device, MemoryModel, ModelShape, Text, refuse_repeated_layouts
+from planner_client.contract.profile import (
+    MAX_COLLECTIVES,
+    MAX_LAYOUTS,
+    CollectiveKind,
+    Device,
+    MemoryModel,
+    ModelShape,
+    Text,
+    refuse_repeated_layouts,
+)
 from planner_client.contract.scalars import (
+    MAX_GPUS,
     Degree,
     LengthTokens,
     NonNegativeFloat,
@@ -16,8 +26,6 @@ from planner_client.contract.scalars import (
     ProfileName,
     Sent,
 )
-
-CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
 
 
 class MicroBatchSample(Sent):
@@ -93,9 +101,27 @@ class CollectiveSample(Sent):
     """
 
     kind: CollectiveKind
-    num_ranks: Annotated[int, Field(ge=2, le=131_072, strict=True)]
+    num_ranks: Annotated[int, Field(ge=2, le=MAX_GPUS, strict=True)]
     num_bytes: PositiveInt
     time_ms: PositiveFloat
+
+
+class EstimatedLayout(Sent):
+    """A layout that was not measured, to be estimated from those that were.
+
+    Attributes
+    ----------
+    tp, cp, pp
+        Degrees of the layout: tensor, context and pipeline parallel.
+    max_tokens
+        Limit of one micro-batch of one replica (tokens); without it, that of the measured layouts that spread no
+        further, or the memory model's.
+    """
+
+    tp: Degree
+    cp: Degree = 1
+    pp: Degree
+    max_tokens: LengthTokens | None = None
 
 
 class ProfileMeasurement(Sent):
@@ -118,7 +144,9 @@ class ProfileMeasurement(Sent):
     layouts
         What was measured of each layout, each layout once.
     collectives
-        Measured collectives among ranks of this device.
+        Measured collectives among ranks of this device; the profile keeps what they cost.
+    estimate
+        Layouts that were not measured and are to be estimated from those that were; the profile marks them.
     """
 
     name: ProfileName
@@ -127,14 +155,27 @@ class ProfileMeasurement(Sent):
     device: Device
     memory: MemoryModel | None = Field(default=None, exclude_if=is_absent)
     sync_ms: NonNegativeFloat = 0.0
-    layouts: Annotated[list[MeasuredLayout], Field(min_length=1, max_length=1024)]
+    layouts: Annotated[list[MeasuredLayout], Field(min_length=1, max_length=MAX_LAYOUTS)]
     collectives: Annotated[list[CollectiveSample], Field(max_length=10_000)] = Field(
+        default_factory=list, exclude_if=is_absent
+    )
+    estimate: Annotated[list[EstimatedLayout], Field(max_length=MAX_LAYOUTS)] = Field(
         default_factory=list, exclude_if=is_absent
     )
 
     @model_validator(mode="after")
     def _layouts_are_distinct_and_limited(self) -> Self:
-        refuse_repeated_layouts(self.layouts)
+        refuse_repeated_layouts([*self.layouts, *self.estimate])
+        if len(self.layouts) + len(self.estimate) > MAX_LAYOUTS:
+            raise ValueError(
+                f"{len(self.layouts)} measured and {len(self.estimate)} estimated layouts are more than the "
+                f"{MAX_LAYOUTS} that a profile may have; estimate fewer"
+            )
+        num_collectives = len({(sample.kind, sample.num_ranks) for sample in self.collectives})
+        if num_collectives > MAX_COLLECTIVES:
+            raise ValueError(
+                f"collectives are of {num_collectives} kinds and numbers of ranks; send at most {MAX_COLLECTIVES}"
+            )
         for layout in self.layouts:
             if layout.max_tokens is None and not layout.has_memory and self.memory is None:
                 raise ValueError(

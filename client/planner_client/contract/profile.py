@@ -1,12 +1,13 @@
 """Profiles: what one model costs, and how much of it fits, on one type of GPU."""
 
 from collections.abc import Sequence
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
 from planner_client.contract.fit import Fit, is_absent
 from planner_client.contract.scalars import (
+    MAX_GPUS,
     Coefficient,
     Degree,
     FewEntries,
@@ -18,6 +19,14 @@ from planner_client.contract.scalars import (
     ProfileName,
     Sent,
 )
+
+CollectiveKind = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+
+MAX_LAYOUTS = 1024
+"""Most layouts of one profile."""
+
+MAX_COLLECTIVES = 256
+"""Most collectives of one profile: kinds times different numbers of ranks."""
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
@@ -138,6 +147,33 @@ class LayoutCost(Sent):
     is_estimated: bool = Field(default=False, exclude_if=is_absent)
 
 
+class CollectiveCost(Sent):
+    """Time of a collective, ``latency_ms + ms_per_byte * bytes``, with the bytes that each rank puts in.
+
+    Attributes
+    ----------
+    kind
+        Which collective; ``send`` is from one rank to another.
+    num_ranks
+        Ranks that take part.
+    latency_ms
+        Time whatever its size.
+    ms_per_byte
+        Time for each byte.
+    num_samples
+        Number of samples fitted to.
+    median_abs_pct_error
+        Median absolute error in percent of the measured time.
+    """
+
+    kind: CollectiveKind
+    num_ranks: Annotated[int, Field(ge=2, le=MAX_GPUS, strict=True)]
+    latency_ms: NonNegativeFloat
+    ms_per_byte: NonNegativeFloat
+    num_samples: PositiveInt
+    median_abs_pct_error: NonNegativeFloat
+
+
 class Profile(Sent):
     """Costs and limits of every layout of one model on one type of GPU.
 
@@ -160,6 +196,9 @@ class Profile(Sent):
         Time of synchronisation that plans report on top of the makespan.
     layouts
         Cost and limit of each layout, each layout once.
+    collectives
+        What collectives cost among ranks of this device, where they were measured; kept for the record, and not part of
+        a plan's makespan.
     """
 
     name: ProfileName
@@ -170,7 +209,10 @@ class Profile(Sent):
     fewest_useful_tokens_by_tp: Annotated[dict[str, PositiveInt], FewEntries] | None = None
     heterogeneous_sync_ms: NonNegativeFloat | None = None
     sync_ms: NonNegativeFloat = 0.0
-    layouts: Annotated[list[LayoutCost], Field(min_length=1, max_length=1024)]
+    layouts: Annotated[list[LayoutCost], Field(min_length=1, max_length=MAX_LAYOUTS)]
+    collectives: Annotated[list[CollectiveCost], Field(max_length=MAX_COLLECTIVES)] = Field(
+        default_factory=list, exclude_if=is_absent
+    )
 
     @model_validator(mode="after")
     def _layouts_are_distinct_and_limited(self) -> Self:
