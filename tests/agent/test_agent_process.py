@@ -205,28 +205,36 @@ def test_a_token_that_was_taken_back_is_read_again(guarded: Guarded, start: Star
     assert refused.value.problem.code == "unauthenticated"
 
 
+class ServiceManager:
+    """Hears what an agent tells its service manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self.heard: list[bytes] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while not (self.heard and self.heard[-1].startswith(b"STOPPING")):
+            self.heard.append(self._socket.recv(1000))
+        self._socket.close()
+
+
 def test_without_its_planner_it_starts_tells_ranks_soon_and_ends_well(start: Start, tmp_path: Path) -> None:
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(tmp_path / "notify"))
-    manager.settimeout(10.0)
+    manager = ServiceManager(tmp_path / "notify")
     env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
     served = start("http://127.0.0.1:9", "n0", env=env)
-    assert manager.recv(1000).startswith(b"READY=1\nSTATUS=node n0 ")
-    assert manager.recv(1000) == b"WATCHDOG=1"
     with AgentClient(served.address) as agent:
         assert agent.status().is_planner_reached is False
         with pytest.raises(PlannerUnavailable, match="gives no answer"):
             agent.plan("j", 0, 0, RankBatch(ranks=[0], lengths=[5]), timeout_s=60.0)
         told = agent.iteration("j", 0, 0)
         assert told.waits_because
-        waiting = threading.Thread(target=served.stop)
-        waiting.start()
-        waiting.join(20.0)
-    assert served.process.returncode == 0
-    while (last := manager.recv(1000)) == b"WATCHDOG=1":
-        continue
-    assert last == b"STOPPING=1"
-    manager.close()
+        assert served.stop() == 0
+    assert wait_until(lambda: manager.heard[-1:] == [b"STOPPING=1"])
+    first, *between = manager.heard[:-1]
+    assert first.startswith(b"READY=1\nSTATUS=node n0 ")
+    assert set(between) == {b"WATCHDOG=1"}
     assert not Path(served.address.removeprefix("unix:")).exists()
     assert all("event" in json.loads(line) for line in served.log.splitlines())
 

@@ -4,6 +4,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+SEND_TIMEOUT_S = 0.2
+
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Send a state to the service manager; return whether there is one that could be told.
@@ -21,7 +23,9 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
     if address.startswith("@"):
         address = "\0" + address[1:]
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sender:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            # A manager that does not read must not hold the agent up.
+            sender.settimeout(SEND_TIMEOUT_S)
             sender.sendto(state.encode(), address)
     except OSError:
         return False
