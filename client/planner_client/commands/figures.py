@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner_client.commands.export import utc
-from planner_client.contract import IterationSummary, Job, LayoutCost, Plan, PlanSummary, Profile, Replica
+from planner_client.contract import Fit, IterationSummary, Job, LayoutCost, Plan, PlanSummary, Profile, Replica
 
 JOB_HEADINGS = (
     "job", "profiles", "num_gpus", "num_sources", "created_at", "source_wait_ms", "missing_sources", "plan_wait_ms",
@@ -27,6 +27,7 @@ PLAN_HEADINGS = (
 PROFILE_HEADINGS = (
     "profile", "source", "model", "device", "memory_bytes", "gpus_per_node", "tp", "cp", "pp", "a_ms_per_token2",
     "b_ms_per_token", "c_ms", "max_tokens", "num_samples", "r2", "median_abs_pct_error",
+    "is_estimated", "num_outliers", "held_out_median_abs_pct_error", "held_out_worst_abs_pct_error", "num_warnings",
 )  # fmt: skip
 LENGTHS = "lengths"
 """Heading of the histogram, as ``length:count`` with spaces between; only where it is asked for."""
@@ -71,8 +72,20 @@ def profile_rows(profile: Profile) -> Iterator[dict[str, Any]]:
             "memory_bytes": profile.device.memory_bytes,
             "gpus_per_node": profile.device.gpus_per_node,
             **layout.model_dump(include=set(PROFILE_HEADINGS)),
-            **({} if layout.fit is None else layout.fit.model_dump(include=set(PROFILE_HEADINGS))),
+            "is_estimated": layout.is_estimated,
+            **({} if layout.fit is None else _fit_figures(layout.fit)),
         }
+
+
+def _fit_figures(fit: Fit) -> dict[str, Any]:
+    held_out = fit.held_out
+    unseen = {} if held_out is None else held_out.model_dump(exclude={"num_samples", "r2"})
+    return {
+        **fit.model_dump(include=set(PROFILE_HEADINGS)),
+        "num_outliers": fit.num_outliers,
+        **{f"held_out_{name}": value for name, value in unseen.items()},
+        "num_warnings": len(fit.warnings),
+    }
 
 
 def assignment_of(plan: Plan) -> dict[str, Any]:

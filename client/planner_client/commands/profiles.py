@@ -1,5 +1,6 @@
 """`hydraulis profiles`: the profiles that a service has."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from planner_client.commands.service import asks_service
 
 if TYPE_CHECKING:
     from planner_client.client import PlannerClient
-    from planner_client.contract import Profile
+    from planner_client.contract import Fit, Profile
 
 profiles = typer.Typer(
     name="profiles",
@@ -46,13 +47,22 @@ def show_profile(
     client: "PlannerClient",
     profile: Annotated[str, typer.Argument(help="The profile's name.", show_default=False)],
     *,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the fit beside its samples: a file ending in .svg, .png or .pdf.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a profile's coefficients, and how well they fit if they were fitted."""
-    from planner_client.commands.naming import profile_named  # noqa: PLC0415 - keeps `hydraulis --help` fast
-    from planner_client.commands.shown import print_json  # noqa: PLC0415
+    """Show a profile's coefficients, how well they fit if they were fitted, and why not to trust them."""
+    from planner_client.commands.fit_plot import plot_fit, refuse_unusable_plot  # noqa: PLC0415 - fast `--help`
+    from planner_client.commands.naming import profile_named  # noqa: PLC0415
+    from planner_client.commands.shown import note, print_json  # noqa: PLC0415
 
+    if plot is not None:
+        refuse_unusable_plot(plot)
     found = client.profile(profile_named(profile))
+    if plot is not None:
+        num_left_out = plot_fit(found, plot)
+        note(f"wrote {plot}" + (f" without {num_left_out} layouts that had no room" if num_left_out else ""))
     if as_json:
         print_json(found.model_dump(mode="json", exclude_none=True))  # as `--profile FILE` and POST take it
     else:
@@ -119,10 +129,10 @@ def _show(profile: "Profile") -> None:
             ("memory", memory),
         )
     )
-    figures = ("a ms/token²", "b ms/token", "c ms", "max tokens", "R²", "median error")
+    figures = ("a ms/token²", "b ms/token", "c ms", "max tokens")
     print_space()
     print_table(
-        ("layout", *figures),
+        ("layout", *figures, "from"),
         (
             (
                 layout_name(layout),
@@ -130,10 +140,59 @@ def _show(profile: "Profile") -> None:
                 f"{layout.b_ms_per_token:.4g}",
                 f"{layout.c_ms:.4g}",
                 "-" if layout.max_tokens is None else f"{layout.max_tokens:,}",
-                "-" if layout.fit is None else f"{layout.fit.r2:.4f}",
-                "-" if layout.fit is None else f"{layout.fit.median_abs_pct_error:.1f}%",
+                "estimate" if layout.is_estimated else "coefficients" if layout.fit is None else "samples",
             )
             for layout in profile.layouts
+        ),
+        right=figures,
+    )
+    if any(layout.fit is not None for layout in profile.layouts):
+        _show_fits(profile)
+    if profile.collectives:
+        _show_collectives(profile)
+
+
+def _show_fits(profile: "Profile") -> None:
+    from planner_client.commands.figures import layout_name  # noqa: PLC0415 - keeps `hydraulis --help` fast
+    from planner_client.commands.shown import print_space, print_table  # noqa: PLC0415
+
+    fits = [(layout_name(layout), layout.fit) for layout in profile.layouts if layout.fit is not None]
+    figures = ("samples", "outliers", "R²", "median error", "held out", "worst")
+    print_space()
+    print_table(("fit of", *figures), ((name, *_fit_cells(fit)) for name, fit in fits), right=figures)
+    if any(fit.warnings for _, fit in fits):
+        print_space()
+        print_table(("fit of", "warning"), ((name, text) for name, fit in fits for text in fit.warnings))
+
+
+def _fit_cells(fit: "Fit") -> tuple[str, ...]:
+    held_out = fit.held_out
+    return (
+        str(fit.num_samples),
+        str(fit.num_outliers),
+        f"{fit.r2:.4f}",
+        f"{fit.median_abs_pct_error:.1f}%",
+        "-" if held_out is None else f"{held_out.median_abs_pct_error:.1f}%",
+        "-" if held_out is None else f"{held_out.worst_abs_pct_error:.0f}%",
+    )
+
+
+def _show_collectives(profile: "Profile") -> None:
+    from planner_client.commands.shown import print_space, print_table  # noqa: PLC0415 - keeps `hydraulis --help` fast
+
+    figures = ("ranks", "latency ms", "ms/MiB", "median error")
+    print_space()
+    print_table(
+        ("collective", *figures),
+        (
+            (
+                one.kind,
+                str(one.num_ranks),
+                f"{one.latency_ms:.4g}",
+                f"{one.ms_per_byte * 2**20:.4g}",
+                f"{one.median_abs_pct_error:.1f}%",
+            )
+            for one in profile.collectives
         ),
         right=figures,
     )
