@@ -57,7 +57,7 @@ class Settings(BaseSettings):
     max_body_bytes
         Largest request body.
     body_timeout_s
-        Time a request body may take to arrive.
+        Time that the head of a request, and then its body, may take to arrive, and that an answer may wait to be taken.
     drain_timeout_s
         Time that requests in progress get to finish when the server is told to stop.
     """

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COMMAND = "serve"
 SHUTDOWN_LOOK_S = 0.05
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
 
 
 def serve(  # noqa: PLR0913 - the command's options
@@ -90,7 +92,11 @@ def _settings(**options: object) -> "Settings":
 
 
 def _listen(host: str, port: int) -> "socket.socket":
-    """Bind before anything else starts, so that a taken port costs nothing."""
+    """Take the port before anything else starts, so that a taken one costs nothing.
+
+    Bound alone it could be bound by another service as well, which would find out when both begin to listen. Who
+    connects before the service is ready waits for it.
+    """
     import socket  # noqa: PLC0415 - see serve
 
     try:
@@ -100,12 +106,10 @@ def _listen(host: str, port: int) -> "socket.socket":
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except OSError as error:
-        fail(
-            COMMAND,
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --host and --port",
-            BAD_INPUT,
-        )
+        listener.listen(BACKLOG)
+    except (OSError, ValueError) as error:  # a ValueError, where no machine can have such a name
+        why = getattr(error, "strerror", None) or error
+        fail(COMMAND, f"cannot listen on {host}:{port}: {why}; choose another with --host and --port", BAD_INPUT)
     return listener
 
 
@@ -136,6 +140,7 @@ def _run(settings: "Settings", listener: "socket.socket", host: str, tls: "ssl.S
     from planner_service.access import without_secrets  # noqa: PLC0415 - see serve
     from planner_service.api import create_app  # noqa: PLC0415 - see serve
     from planner_service.api.app import DISTRIBUTION  # noqa: PLC0415 - see serve
+    from planner_service.api.connections import bounded_connections  # noqa: PLC0415 - see serve
     from planner_service.store import SqlStore, StoreUnavailable  # noqa: PLC0415 - see serve
     from planner_service.tracing import TracingUnusable, tracing_from  # noqa: PLC0415 - see serve
 
@@ -149,6 +154,9 @@ def _run(settings: "Settings", listener: "socket.socket", host: str, tls: "ssl.S
         fail(COMMAND, str(error), BAD_INPUT)
     config = uvicorn.Config(
         app,
+        http=bounded_connections(settings.body_timeout_s),
+        ws="none",
+        backlog=BACKLOG,
         log_config=None,
         access_log=False,
         server_header=False,
