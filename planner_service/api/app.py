@@ -163,7 +163,7 @@ def create_app(
     for router in (
         plan_routes(desk, bodies),
         job_routes(jobs, bodies),
-        view_routes(ViewDesk(kept, jobs)),
+        view_routes(ViewDesk(kept, jobs, catalog)),
         profile_routes(catalog, bodies),
         node_routes(NodeRegister(kept.nodes), bodies),
         access_routes(TokenRegister(kept.access), lookup, bodies),

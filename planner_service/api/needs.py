@@ -65,6 +65,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", _ITERATION + "/plan"): Rule("read", "job"),
     ("GET", _ITERATION + "/overview"): Rule("read", "job"),
     ("GET", _ITERATION + "/replicas"): Rule("read", "job"),
+    ("GET", _ITERATION + "/candidates"): Rule("read", "job"),
     ("PUT", _ITERATION + "/histograms"): Rule("plan", "job"),
     ("PUT", _ITERATION + "/histograms/{source:path}"): Rule("plan", "job"),
     ("GET", _ITERATION + "/timings"): Rule("read", "job"),

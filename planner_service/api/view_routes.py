@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from planner_client.contract import JobSeries, PlanOverview, ReplicaList
+from planner_client.contract import CandidateList, JobSeries, PlanOverview, ReplicaList
 from planner_client.contract.scalars import MAX_ITERATION
 from planner_service.api import openapi
 from planner_service.api.job_routes import IterationPath, JobPath
@@ -58,6 +58,16 @@ def view_routes(desk: ViewDesk) -> APIRouter:
     ) -> Response:
         """List what replicas do, predicted and measured, ascending by number."""
         return _json(await desk.replicas(job, iteration, after=after, limit=limit))
+
+    @router.get(
+        "/{job}/iterations/{iteration}/candidates",
+        response_model=CandidateList,
+        responses=openapi.problems(404, 422, 500, 503, 504),
+        summary="The candidate strategies of an iteration",
+    )
+    async def list_candidates(job: JobPath, iteration: IterationPath) -> Response:
+        """Tell of each candidate that the job names what it could have done at best, or why it could not be used."""
+        return _json(await desk.candidates(job, iteration))
 
     return router
 

@@ -2,13 +2,27 @@
 
 import asyncio
 
-from planner_client.contract import FaultCode, JobSeries, PlanOverview, ReplicaList
+from planner_client.contract import (
+    DEFAULT_SOURCE,
+    CandidateList,
+    FaultCode,
+    JobSeries,
+    JobSpec,
+    PlanOverview,
+    Profile,
+    ReplicaList,
+    SourceBatch,
+    request_for,
+)
 from planner_service.core.faults import PlanningFault
+from planner_service.dashboard.candidates import candidates_of, placed_lengths
 from planner_service.dashboard.plan_reading import PlanReading, overview_of
 from planner_service.dashboard.series import Window, series_of
+from planner_service.desk.catalog import Catalog
 from planner_service.desk.problem_documents import fault_of
 from planner_service.jobs import JobDesk
 from planner_service.store import Store
+from planner_service.translate.candidates import candidate_bounds
 
 
 class ViewDesk:
@@ -20,11 +34,14 @@ class ViewDesk:
         Where they are kept.
     jobs
         Knows which jobs there are.
+    catalog
+        Where named profiles are.
     """
 
-    def __init__(self, store: Store, jobs: JobDesk) -> None:
+    def __init__(self, store: Store, jobs: JobDesk, catalog: Catalog) -> None:
         self._store = store
         self._jobs = jobs
+        self._catalog = catalog
 
     async def series(self, job: str, *, before: int | None, limit: int, max_points: int) -> JobSeries:
         """Return the newest ``limit`` iterations below ``before`` in at most ``max_points`` points.
@@ -74,6 +91,26 @@ class ViewDesk:
         end = min(first + limit, reading.num_replicas)
         loads = [reading.load(number) for number in range(first, end)]
         return ReplicaList(replicas=loads, next_after=end - 1 if loads and end < reading.num_replicas else None)
+
+    async def candidates(self, job: str, iteration: int) -> CandidateList:
+        """Return the candidate strategies that a job names, as they stood for an iteration.
+
+        Raises
+        ------
+        PlanningFault
+            As `overview` does.
+        """
+        spec = (await self._jobs.job(job)).spec
+        profiles = [await self._catalog.profile_of(pool) for pool in spec.pools]
+        return await asyncio.to_thread(self._candidates, job, spec, iteration, profiles)
+
+    def _candidates(self, job: str, spec: JobSpec, iteration: int, profiles: list[Profile]) -> CandidateList:
+        plan = self._read(job, iteration).plan
+        # Other methods may need the order of the sequences, which a plan does not have.
+        if not spec.strategies or spec.options.method != "hydraulis":
+            return candidates_of(plan, {})
+        placed = {DEFAULT_SOURCE: SourceBatch(histogram=placed_lengths(plan))}
+        return candidates_of(plan, candidate_bounds(request_for(spec, iteration, placed), profiles))
 
     def _read(self, job: str, iteration: int) -> PlanReading:
         row = self._store.jobs.iteration(job, iteration)

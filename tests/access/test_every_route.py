@@ -48,6 +48,7 @@ EXPECTED = [
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/plan", "read", "own"),
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/overview", "read", "own"),
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/replicas", "read", "own"),
+    Row("GET", "/v1/jobs/{job}/iterations/{iteration}/candidates", "read", "own"),
     Row("PUT", "/v1/jobs/{job}/iterations/{iteration}/histograms", "plan", "own"),
     Row("PUT", "/v1/jobs/{job}/iterations/{iteration}/histograms/{source:path}", "plan", "own"),
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/timings", "read", "own"),

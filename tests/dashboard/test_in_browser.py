@@ -108,6 +108,9 @@ def test_an_iteration_shows_what_was_chosen_and_why(visit: Callable[..., Visitor
     assert f"{plan['lower_bound_ms']:,.0f} ms" in text
     assert "(4,1)x16" in text
     assert plan["passed_over"][0]["reason"] in text
+    chosen = page.get_by_role("table", name="Candidate strategies of the job").get_by_role("row").nth(1).inner_text()
+    assert chosen.split("\t")[:2] == [plan["strategy"], f"{plan['lower_bound_ms']:,.0f} ms"]
+    assert chosen.endswith("chosen")
     assert plan["digest"] in text
     replicas = page.get_by_role("table", name="Replicas of iteration 1").get_by_role("row")
     expect(replicas).to_have_count(1 + len(plan["replicas"]))

@@ -40,6 +40,8 @@ from planner_client.contract.measurement import (
 from planner_client.contract.nodes import Node, NodeDevice, NodeList, NodeName, NodeReport
 from planner_client.contract.options import CostModel, Method, PlanOptions
 from planner_client.contract.overview import (
+    Candidate,
+    CandidateList,
     JobSeries,
     LayoutCounts,
     LengthBins,
@@ -80,6 +82,8 @@ __all__ = [
     "AtomicGroup",
     "AuditEntry",
     "AuditList",
+    "Candidate",
+    "CandidateList",
     "Cluster",
     "CollectiveCost",
     "CollectiveKind",

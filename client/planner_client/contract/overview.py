@@ -297,3 +297,37 @@ class PlanOverview(Returned):
     replicas: ReplicaSeries
     lengths: LengthBins
     timeline: PipelineTimeline
+
+
+class Candidate(Returned):
+    """A candidate strategy of a job, and why it was chosen for an iteration or not.
+
+    Attributes
+    ----------
+    strategy
+        As it is written, such as ``(16,1)x1,(8,1)x6``.
+    is_chosen
+        Whether the plan was made on it.
+    lower_bound_ms
+        No plan on it has a smaller makespan; null if it could not be used, or no bound was proven.
+    reason
+        Why it could not be used, a clause with the strategy as its subject; null if it could.
+    """
+
+    strategy: str
+    is_chosen: bool
+    lower_bound_ms: NonNegativeFloat | None
+    reason: str | None = None
+
+
+class CandidateList(Returned):
+    """The candidate strategies of a job, as they stood for one iteration.
+
+    Attributes
+    ----------
+    candidates
+        The chosen one first, the others ascending by bound, and at last those that could not be used; none where the
+        job names no candidates, so that all strategies are searched.
+    """
+
+    candidates: list[Candidate]

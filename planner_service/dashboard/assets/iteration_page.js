@@ -18,6 +18,7 @@ export function iterationPage({ job, iteration }) {
   const keep = keeper();
   let known = "";
   let overview = null;
+  let candidates = null;
   let numLooks = 0;
   const table = replicaTable(job, iteration);
   const state = h("span");
@@ -43,10 +44,12 @@ export function iterationPage({ job, iteration }) {
           get(`${iterationPath(job, iteration)}/overview`, { signal, query: { max_points: MAX_POINTS } }),
           table.refresh(signal),
         ]);
+        // A plan does not change, and neither do the bounds of those that it was chosen over.
+        candidates ??= (await get(`${iterationPath(job, iteration)}/candidates`, { signal })).candidates;
       }
       known = text;
       hold(state, [keep("state", status.state, () => stateBadge(status.state))]);
-      hold(body, overview ? planned({ job, iteration, status, overview, table, keep }) : unplanned(status, keep));
+      hold(body, overview ? planned({ job, iteration, status, overview, candidates, table, keep }) : unplanned(status, keep));
     },
   };
 }
@@ -74,7 +77,7 @@ function missing({ missing: names, num_missing: number }) {
   return h("p", {}, `Without ${plural(number, "source")} that did not report in time: ${shown.join(", ")}${number > shown.length ? ` and ${count(number - shown.length)} more` : ""}.`);
 }
 
-function planned({ job, iteration, status, overview, table, keep }) {
+function planned({ job, iteration, status, overview, candidates, table, keep }) {
   const { plan, replicas, lengths, timeline } = overview;
   const off = overview.measured_ms !== null && plan.makespan_ms ? overview.measured_ms / plan.makespan_ms - 1 : null;
   return [
@@ -86,7 +89,7 @@ function planned({ job, iteration, status, overview, table, keep }) {
       tile("Planning time", ms(plan.planning_ms), SOLVERS[plan.solved_by] ?? plan.solved_by),
       tile("Sequences", count(plan.num_sequences), `${count(plan.num_tokens)} tokens`),
     )),
-    keep("chosen", [plan, status.num_missing], () => card("What was chosen, and why", reasons(overview), passedOver(plan), moreFacts(status, overview), missing(status), downloadButton(job, iteration))),
+    keep("chosen", [plan, status.num_missing], () => card("What was chosen, and why", reasons(overview), candidateTable(plan, candidates), moreFacts(status, overview), missing(status), downloadButton(job, iteration))),
     keep("timeline", plan.digest, () => card("Timeline", timeline.num_replicas_shown ? timelineChart(overview) : h("p", { class: "muted" }, "There is nothing to draw: all replicas are idle, or the slowest has more micro-batches than can be told apart."))),
     keep("loads", replicas, () => card("Load of each replica", loadsChart(overview))),
     keep("lengths", lengths, () => card("Lengths of the sequences", plan.num_sequences ? lengthsChart(overview) : h("p", { class: "muted" }, "There are none."))),
@@ -109,14 +112,25 @@ function reasons({ plan, num_replicas: numReplicas, num_idle: numIdle }) {
   return [h("p", { class: "chosen" }, plan.strategy), h("ul", { class: "reasons" }, lines.filter(Boolean).map((line) => h("li", {}, line)))];
 }
 
-function passedOver(plan) {
-  const note = "Plans keep the bound of what was chosen; those of candidates that merely lost to it are not kept.";
-  if (plan.passed_over.length === 0) return h("p", { class: "muted" }, `No candidate was unusable. ${note}`);
+/** Every candidate that the job names, with what it could have done at best. */
+function candidateTable(plan, candidates) {
+  if (candidates.length === 0) return h("p", { class: "muted" }, "The job names no candidates: all strategies that its GPUs can form were searched.");
   return [
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates that could not be used" },
-      plainTable("Candidates that could not be used", ["Strategy", "Why"], plan.passed_over.map(({ strategy, reason }) => [strategy, reason]), ["Why"])),
-    h("p", { class: "muted" }, note),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidate strategies" },
+      plainTable("Candidate strategies of the job", ["Strategy", "No plan on it takes less than", "Against this plan", "Verdict"], candidates.map((candidate) => [
+        candidate.strategy,
+        ms(candidate.lower_bound_ms),
+        candidate.lower_bound_ms === null || !plan.makespan_ms ? NONE : change(candidate.lower_bound_ms / plan.makespan_ms - 1),
+        verdict(candidate, plan),
+      ]), ["Verdict"])),
+    h("p", { class: "muted" }, "Bounds of candidates not chosen are the quick ones that they are ranked by; their best plans are not kept."),
   ];
+}
+
+function verdict(candidate, plan) {
+  if (candidate.is_chosen) return "chosen";
+  if (candidate.lower_bound_ms === null) return candidate.reason ?? "could not be used";
+  return candidate.lower_bound_ms >= plan.makespan_ms ? "cannot be faster: its bound is above this plan" : "no faster plan was found on it";
 }
 
 function moreFacts(status, { plan, num_dropped: numDropped, num_micro_batches: numMicroBatches, num_padding_tokens: numPadding }) {
