@@ -40,12 +40,12 @@ export function iterationPage({ job, iteration }) {
       numLooks += 1;
       if (text === known && numLooks % PLAN_EVERY) return;
       if (status.state === "planned") {
-        [overview] = await Promise.all([
+        // A plan does not change, and neither do the bounds of those that it was chosen over.
+        [overview, candidates] = await Promise.all([
           get(`${iterationPath(job, iteration)}/overview`, { signal, query: { max_points: MAX_POINTS } }),
+          candidates ?? get(`${iterationPath(job, iteration)}/candidates`, { signal }).then((told) => told.candidates),
           table.refresh(signal),
         ]);
-        // A plan does not change, and neither do the bounds of those that it was chosen over.
-        candidates ??= (await get(`${iterationPath(job, iteration)}/candidates`, { signal })).candidates;
       }
       known = text;
       hold(state, [keep("state", status.state, () => stateBadge(status.state))]);
