@@ -146,6 +146,11 @@ def _rule(method: str, path: str) -> Rule | None:
     return RULES.get(("GET" if method == "HEAD" else method, path))
 
 
+def methods_at(path: str) -> list[str]:
+    """Return the methods that are offered at a path, ascending; none where there is nothing."""
+    return sorted({method for method, template in RULES if compile_path(template)[0].match(path)})
+
+
 def describe_needs(schema: dict[str, Any], *, refusals: Mapping[int | str, Any]) -> None:
     """Write into an OpenAPI document which scope each operation needs, and how it refuses.
 

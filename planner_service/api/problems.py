@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode
+from planner_service.api.needs import methods_at
 from planner_service.core.faults import PlanningFault
 from planner_service.desk.problem_documents import MAX_TEXT, problem_document, shown, status_of
 from planner_service.store import StoreUnavailable
@@ -91,19 +92,23 @@ async def _on_bad_parameters(request: Request, refused: Exception) -> Response:
 async def _on_http_exception(request: Request, refused: Exception) -> Response:
     if not isinstance(refused, HTTPException):
         raise refused
-    path = request.url.path[:MAX_TEXT]
+    # Not that of the request's URL, which the caller's Host is a part of.
+    path = str(request.scope["path"])
+    shown_path = path[:MAX_TEXT]
+    headers = dict(refused.headers or {})
     if refused.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (refused.headers or {}).get("Allow", "")
+        # The router names the methods of the first route alone that has the path.
+        headers["Allow"] = ", ".join(methods_at(path.removeprefix(request.scope.get("root_path", ""))))
         fault = PlanningFault(
             FaultCode.METHOD_NOT_ALLOWED,
-            f"{request.method} is not offered at {path}",
-            f"use {allowed}" if allowed else "see /docs",
+            f"{request.method} is not offered at {shown_path}",
+            f"use {headers['Allow']}",
         )
     elif refused.status_code == HTTPStatus.NOT_FOUND:
-        fault = PlanningFault(FaultCode.NOT_FOUND, f"there is nothing at {path}", "see /docs for what is offered")
+        fault = PlanningFault(FaultCode.NOT_FOUND, f"there is nothing at {shown_path}", "see /docs for what is offered")
     else:
         fault = PlanningFault(FaultCode.INVALID_REQUEST, str(refused.detail), "see /docs", status=refused.status_code)
-    return problem_response(fault, request_id=request_id_of(request), headers=refused.headers)
+    return problem_response(fault, request_id=request_id_of(request), headers=headers)
 
 
 def request_id_of(request: Request) -> str:

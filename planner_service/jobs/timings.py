@@ -21,7 +21,11 @@ def refuse_mismatch(plan: Plan, iteration: int, timings: IterationTimings) -> No
         raise _mismatch(f"times of iteration {timings.iteration} were sent as those of iteration {iteration}")
     if timings.digest != plan.digest:
         raise _mismatch(f"times are of plan {timings.digest[:100]} but iteration {iteration} has plan {plan.digest}")
+    seen: set[int] = set()
     for timing in timings.replicas:
+        if timing.replica in seen:
+            raise _mismatch(f"replica {timing.replica} is measured twice; one report has each replica once")
+        seen.add(timing.replica)
         if timing.replica >= len(plan.replicas):
             raise _mismatch(f"there is no replica {timing.replica}; the plan has {len(plan.replicas)}")
         expected = len(plan.replicas[timing.replica].micro_batches)

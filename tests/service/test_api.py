@@ -296,6 +296,24 @@ def test_paths_and_methods_that_are_not_offered_are_problems_too(
     assert status != 405 or answer.headers["allow"]
 
 
+def test_a_method_that_is_not_offered_is_answered_with_all_that_are(api: TestClient) -> None:
+    for path, offered in {
+        "/v1/jobs": "GET, POST",
+        "/v1/jobs/a": "DELETE, GET",
+        "/v1/jobs/a/iterations/0/timings": "GET, POST",
+        "/v1/jobs/a/iterations/0/histograms/rack/0": "PUT",
+        "/healthz": "GET",
+    }.items():
+        answer = api.request("PATCH", path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, offered)
+        assert problem_of(answer).remedy == f"use {offered}"
+
+
+def test_what_is_said_of_a_path_does_not_follow_the_host_that_a_caller_names(api: TestClient) -> None:
+    answer = api.get("/v1/nothing", headers={"host": "localhost/somewhere?else#"})
+    assert "there is nothing at /v1/nothing" in problem_of(answer).detail
+
+
 def test_every_fault_code_has_a_status() -> None:
     assert set(STATUS_BY_CODE) == set(FaultCode)
     assert all(400 <= status < 600 for status in STATUS_BY_CODE.values())

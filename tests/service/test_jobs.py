@@ -212,6 +212,7 @@ def test_measured_times_are_those_of_the_plan_that_ran(caller: Caller) -> None:
         {"iteration": 1},
         {"replicas": [{"replica": 99, "wall_ms": 1.0, "micro_batch_ms": []}]},
         {"replicas": [{"replica": ran[0][0], "wall_ms": 1.0, "micro_batch_ms": [1.0] * 99}]},
+        {"replicas": [{"replica": ran[0][0], "wall_ms": wall_ms, "micro_batch_ms": []} for wall_ms in (1.0, 9.0)]},
     ):
         answer = caller.http.post(where, json={**sent, **wrong})
         assert (answer.status_code, answer.json()["code"]) == (409, "plan-mismatch"), wrong

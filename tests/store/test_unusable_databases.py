@@ -277,6 +277,26 @@ def test_a_file_replaced_by_garbage_is_told_by_every_method(tmp_path: Path) -> N
     store.close()
 
 
+@pytest.mark.parametrize("by", ["nothing", "another"])
+def test_a_file_that_is_gone_or_another_one_is_told_by_every_method_and_used_again_when_it_is_back(
+    by: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "planner.sqlite3"
+    store = filled(str(path))
+    path.rename(tmp_path / "away")
+    if by == "another":
+        sqlite3.connect(path).close()
+        path.touch()
+    # SQLite would go on with the file that it has open, and lose all of it with the process.
+    refused_soon(store, CHANGES | LOOKS, r"planner\.sqlite3.*deleted, moved or replaced.*put it back", 1.0)
+    (tmp_path / "away").rename(path)
+    store.jobs.put(JobRow("other", b"{}"))
+    store.close()
+    again = SqlStore(str(path))
+    assert again.jobs.get("other") is not None
+    again.close()
+
+
 def test_a_table_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
     path = tmp_path / "planner.sqlite3"
     store = filled(str(path))

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Engine, Float, Select, Table, cast, extract, func, literal, select
@@ -79,6 +80,15 @@ def now_of(connection: Connection) -> ColumnElement[float]:
     return literal(time.time(), Float(53))
 
 
+def _file_at(url: URL) -> tuple[int, int] | None:
+    """Return which file a SQLite database is in, whatever it is called; None if there is none."""
+    try:
+        found = Path(url.database or "").stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def is_storable(text: str) -> bool:
     """Return whether a text can be in a database at all; one that cannot is looked for in vain, without asking."""
     if "\x00" in text:
@@ -132,6 +142,11 @@ class Database:
         self.on_commit: Callable[[list[IterationChanged]], None] | None = None
         self.announce: Callable[[Transaction], None] | None = None
         self.on_use: OnUse | None = None
+        self._file: tuple[int, int] | None = None
+
+    def hold_file(self) -> None:
+        """Take the file at the database's path, now that it is open, for the one that every later use means."""
+        self._file = None if self.is_postgresql else _file_at(self.url)
 
     def read(self, work: Callable[[Connection], _Value]) -> _Value:
         """Run what only reads.
@@ -216,6 +231,7 @@ class Database:
             return attempt()
 
         try:
+            self._refuse_other_file()
             with span(f"store {operation}", database="postgresql" if self.is_postgresql else "sqlite"):
                 try:
                     return self._repeated(counted, is_safe)
@@ -246,6 +262,14 @@ class Database:
         if state == _READ_ONLY:
             self.engine.dispose()
         return state in _UNDONE or state == _READ_ONLY or (error.connection_invalidated and is_safe)
+
+    def _refuse_other_file(self) -> None:
+        """Refuse to go on with a file that nobody can find any more: SQLite itself reads and writes it as before."""
+        if self._file is not None and _file_at(self.url) != self._file:
+            raise StoreUnavailable(
+                f"database {self.shown} cannot be used: its file was deleted, moved or replaced while it was open; put "
+                "it back where it was, or restore a backup there and restart the service"
+            )
 
     @contextmanager
     def _own_turn(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ class SqlStore(Store):
         self._notices = NoticeBoard(self._database)
         try:
             upgrade(self._database)
+            self._database.hold_file()
             self.check()
         except BaseException:
             self._database.close()
