@@ -237,6 +237,9 @@ class JobStore(ABC):
         at once no two get the same one. Iterations whose plan is of no use any more are left out; those whose plan
         will probably not be there in time come after all others.
 
+        A clock that is set back keeps nothing from being taken up: what was due is so still, who is missing is waited
+        for as long as the job says, from now on, and a lease ends ten minutes after its time at most.
+
         Parameters
         ----------
         solve_s

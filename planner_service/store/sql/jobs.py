@@ -8,7 +8,7 @@ from sqlalchemy import case, delete, func, insert, select, update
 from planner_service.store.faults import JobConflict
 from planner_service.store.job_store import Claim, IterationRow, JobCounts, JobRow, JobStore, ReportTerms
 from planner_service.store.plan_store import PlanRow
-from planner_service.store.sql import claims, reports
+from planner_service.store.sql import claims, reports, set_back
 from planner_service.store.sql.database import Database, Transaction, is_storable, now_of
 from planner_service.store.sql.prune import delete_left_behind
 from planner_service.store.sql.rows import (
@@ -122,8 +122,12 @@ class SqlJobStore(JobStore):
         """Take up the next iteration; see `JobStore.claim`."""
         # Most of those who ask find nothing, and need no transaction to learn it.
         upcoming = self.next_due_at()
-        if upcoming is None or upcoming[0] > upcoming[1]:
+        if upcoming is None:
             return None
+        if upcoming[0] > upcoming[1]:
+            if not self._database.read(set_back.has_any_ahead):
+                return None
+            self._database.write(lambda transaction: set_back.bring_back(transaction, lease_s), repeatable=False)
         return self._database.write(lambda transaction: claims.claim(transaction, owner, lease_s, solve_s))
 
     def next_due_at(self) -> tuple[float, float] | None:
