@@ -6,7 +6,7 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo test lint postgresql chromium kubectl promtool tests images gpu-tests bench docs constraints audit release clean
+.PHONY: help venv demo test lint postgresql chromium kubectl promtool iproute2 tests images gpu-tests bench docs constraints audit release clean
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -44,7 +44,10 @@ promtool: venv ## Unpack promtool, which tries the alerts, into .venv where ther
 	@command -v promtool >/dev/null || test -x $(VENV)/promtool/usr/bin/promtool || { apt-get update -qq && cd $(VENV) \
 		&& apt-get download -qq prometheus && dpkg-deb --extract prometheus_*.deb promtool && rm prometheus_*.deb; }
 
-tests: venv postgresql chromium kubectl promtool
+iproute2: ## Install what tests put hosts into network namespaces with, where it is missing
+	@command -v ip >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq iproute2; }
+
+tests: venv postgresql chromium kubectl promtool iproute2
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
 
 images: venv ## Build both images by buildah on a base of Debian's packages, run them, look into them (root; 5 minutes)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
     ["torch", "torch.distributed", "worker_agent.executor.runner", "planner_service.translate"]
 )
 """Ranks are forked from a process that has imported what takes seconds, and has done nothing else."""
@@ -43,7 +43,7 @@ def run_ranks(
     # Pickled here, tensors go as values; the forkserver would hand over a file of shared memory for each.
     call = pickle.dumps((check, *arguments))
     processes = [
-        _SERVER.Process(target=_rank_main, args=(rank, world_size, folder, backend, call)) for rank in range(world_size)
+        FORKED.Process(target=_rank_main, args=(rank, world_size, folder, backend, call)) for rank in range(world_size)
     ]
     for process in processes:
         process.start()
@@ -58,10 +58,12 @@ def run_ranks(
         for process in processes:
             process.kill()
             process.join()
-    return [_end_of(folder / f"rank-{rank}.pt", process.exitcode) for rank, process in enumerate(processes)]
+    return [end_of(folder, rank, process.exitcode) for rank, process in enumerate(processes)]
 
 
-def _end_of(path: Path, exit_code: int | None) -> RankEnd:
+def end_of(folder: Path, rank: int, exit_code: int | None) -> RankEnd:
+    """Return how a rank ended."""
+    path = folder / f"rank-{rank}.pt"
     if not path.exists():
         return RankEnd(exit_code=exit_code)
     returned, raised = torch.load(path, weights_only=False)
@@ -86,6 +88,11 @@ def _rank_main(rank: int, world_size: int, folder: Path, backend: str, call: byt
         end = (check(rank, *arguments), None)
     except Exception:  # noqa: BLE001 - the test reads what it was
         end = (None, traceback.format_exc())
+    note_end(folder, rank, end)
+    dist.destroy_process_group()
+
+
+def note_end(folder: Path, rank: int, end: tuple[Any, str | None]) -> None:
+    """Write down, whole or not at all, what a rank's check returned, and the text of what it raised."""
     torch.save(end, folder / f"rank-{rank}.part")
     (folder / f"rank-{rank}.part").rename(folder / f"rank-{rank}.pt")
-    dist.destroy_process_group()

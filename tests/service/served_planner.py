@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +54,13 @@ def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
         database_url: str | None = None,
         env: dict[str, str] | None = None,
         solve_name: str | None = None,
+        within: Sequence[str] = (),
     ) -> ServedPlanner:
         log_path = directory / f"server-{len(started)}.log"
         with log_path.open("w") as log:
             stored = database_url or str(database or directory / "planner.sqlite3")
             process = subprocess.Popen(
-                serve_command("--port", "0", "--database", stored, *options, solve_name=solve_name),
+                [*within, *serve_command("--port", "0", "--database", stored, *options, solve_name=solve_name)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from worker_agent.executor.faults import RankLost
+
 _joins = count()
 """Groups joined by this process so far; every rank of a job counts the same."""
 
@@ -34,6 +36,11 @@ def join_process_group(timeout_s: float) -> bool:
     -------
     bool
         Whether it was joined here, so that whoever asked leaves it again.
+
+    Raises
+    ------
+    worker_agent.executor.faults.RankLost
+        If not all ranks met in time.
     """
     has_gpu = torch.cuda.is_available()
     if has_gpu and "LOCAL_RANK" in os.environ:
@@ -41,10 +48,23 @@ def join_process_group(timeout_s: float) -> bool:
     if dist.is_initialized():
         return False
     timeout = timedelta(seconds=timeout_s)
-    store, rank, world_size = _met(timeout)
     backend = "nccl" if has_gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        store, rank, world_size = _met(timeout)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+    except dist.DistError as unmet:
+        raise RankLost(_unmet(backend, timeout_s, unmet)) from unmet
     return True
+
+
+def _unmet(backend: str, timeout_s: float, fault: Exception) -> str:
+    """Say where ranks did not meet, and what to look at."""
+    rank, world_size, host, port = (os.environ.get(name) for name in ("RANK", "WORLD_SIZE", *_RENDEZVOUS[:2]))
+    return (
+        f"rank {rank} did not meet all {world_size} ranks at {host}:{port} within {timeout_s:g} s "
+        f"(collective_timeout_s): {fault}; see whether every rank was started, whether its host reaches that address, "
+        f"and whether {backend.upper()}_SOCKET_IFNAME names the interface by which hosts reach one another"
+    )
 
 
 def _met(timeout: timedelta) -> tuple[Store, int, int]:

@@ -113,6 +113,8 @@ class Trainer:
         If the run cannot begin where it is told to.
     worker_agent.executor.faults.IterationFailed
         On every rank, if the model or a checkpoint cannot be read.
+    worker_agent.executor.faults.RankLost
+        If the ranks do not all meet, or one is lost, within ``collective_timeout_s``.
     """
 
     def __init__(  # noqa: PLR0913 - one argument for each thing a run's owner decides
