@@ -15,6 +15,7 @@ from planner_service.api.dashboard import dashboard_routes
 from planner_service.api.guard import Doors, Guard
 from planner_service.api.headers import ProtectiveHeaders
 from planner_service.api.job_routes import job_routes
+from planner_service.api.learning_routes import learning_routes
 from planner_service.api.needs import refuse_unlisted
 from planner_service.api.node_routes import node_routes
 from planner_service.api.openapi import openapi_of
@@ -37,6 +38,8 @@ from planner_service.jobs import (
     Janitor,
     JobDesk,
     JobLimits,
+    Learner,
+    LearningDesk,
     Waiters,
 )
 from planner_service.pool import PoolLimits, SolverPool
@@ -99,11 +102,13 @@ def create_app(
     catalog = Catalog(kept, builtin_profiles())
     desk = PlanDesk(store=kept, catalog=catalog, pool=pool, metrics=metrics, planner_version=planner_version)
     congestion = Congestion()
+    learner = Learner(store=kept, catalog=catalog, metrics=metrics)
     jobs = JobDesk(
         store=kept,
         catalog=catalog,
         waiters=waiters,
         metrics=metrics,
+        learner=learner,
         limits=JobLimits(
             settings.max_open_iterations,
             CrowdLimits(settings.max_reports_waiting, settings.max_report_wait_ms),
@@ -163,6 +168,7 @@ def create_app(
     for router in (
         plan_routes(desk, bodies),
         job_routes(jobs, bodies),
+        learning_routes(LearningDesk(kept, learner)),
         view_routes(ViewDesk(kept, jobs, catalog)),
         profile_routes(catalog, bodies),
         node_routes(NodeRegister(kept.nodes), bodies),

@@ -73,10 +73,16 @@ class Metrics:
             self._measured_seconds.observe(timing.wall_ms / 1000.0)
             if predicted_ms > 0:
                 self._measured_ratio.observe(timing.wall_ms / predicted_ms)
+                self._prediction_error.observe(abs(timing.wall_ms / predicted_ms - 1.0))
         # Where ranks report one by one, the slowest replica of a report need not be the iteration's.
         working = {number for number, replica in enumerate(plan.replicas) if replica.micro_batches}
         if working <= {timing.replica for timing in timings.replicas}:
             self._measured_makespan_seconds.observe(max(timing.wall_ms for timing in timings.replicas) / 1000.0)
+
+    def observe_learning(self, num_drifting: int, num_slow: int) -> None:
+        """Keep how many jobs drift from their profiles, and how many ranks are slower than others of their type."""
+        self._drifting.set(num_drifting)
+        self._slow_ranks.set(num_slow)
 
     def observe_store(self, use: StoreUse) -> None:
         """Count one use of the database; callable from any thread."""
@@ -164,6 +170,17 @@ class Metrics:
             "Measured time of a replica over its predicted makespan.",
             buckets=RATIO_BUCKETS,
         )
+
+        self._prediction_error = self._histogram(
+            "hydraulis_prediction_error_ratio",
+            "How far the measured time of a replica is from its predicted makespan, as a share of that.",
+            buckets=GAP_BUCKETS,
+        )
+        self.learned_versions = self._counter(
+            "hydraulis_learned_versions", "Versions of what jobs learned that this service made."
+        )
+        self._drifting = self._gauge("hydraulis_drifting_jobs", "Jobs whose GPUs have been far from their profiles.")
+        self._slow_ranks = self._gauge("hydraulis_slow_ranks", "Ranks that are slower than others of their type.")
 
     def _add_store_metrics(self) -> None:
         self._store_seconds = self._histogram(

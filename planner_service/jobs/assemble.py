@@ -85,3 +85,13 @@ def sources_missing(spec: JobSpec, iteration: int, reported: Mapping[str, object
         missing=missing[:MAX_NAMED],
         num_missing=len(missing),
     )
+
+
+def unknown_job(name: str) -> PlanningFault:
+    """Return that there is no job of a name."""
+    return PlanningFault(
+        FaultCode.UNKNOWN_JOB,
+        f"there is no job {name[:128]!r}",
+        "register it with POST /v1/jobs, or name one that GET /v1/jobs lists",
+        job=name[:128],
+    )

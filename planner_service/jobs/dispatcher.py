@@ -17,9 +17,11 @@ from planner_service.desk.problem_documents import problem_document, unexpected
 from planner_service.jobs.assemble import sources_missing, spec_of
 from planner_service.jobs.describe import summary_of_plan
 from planner_service.jobs.lateness import LATE, Congestion, UsualTime
+from planner_service.jobs.learning_desk import version_told
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import Claim, PlanRow, PlanStands, Store, StoreUnavailable
 from planner_service.tracing import begin
+from planner_service.translate.learned import LearnedRequest, learned_request
 
 POLL_S = 1.0
 """How often a service looks for due iterations by itself: those of a service that died, and where no notice came."""
@@ -205,7 +207,20 @@ class Dispatcher:
                 f"what the sources reported cannot be planned together: {message}",
                 "correct what the sources report",
             ) from unfit
+        if spec.learning == "on" and (learned := await asyncio.to_thread(self._learned, claim, request)) is not None:
+            try:
+                return (await self._desk.find(learned, tenant=f"job {claim.job}")).row
+            except PlanningFault as fault:
+                if fault.code in _PASSING or fault.code == FaultCode.DEADLINE_EXCEEDED:
+                    raise
+                # What was learned must not keep a batch from being planned that could be without it.
+                self._log.warning("learned_unfit", version=learned.version, code=str(fault.code), detail=fault.detail)
         return (await self._desk.find(request, tenant=f"job {claim.job}")).row
+
+    def _learned(self, claim: Claim, request: PlanRequest) -> LearnedRequest | None:
+        """Return a request with what the job learned by now; None if that is nothing."""
+        newest = self._store.learning.newest(claim.job)
+        return None if newest is None else learned_request(request, version_told(newest))
 
     async def _settle(
         self, claim: Claim, solving: "asyncio.Task[PlanRow]", log: "structlog.stdlib.BoundLogger"

@@ -22,10 +22,11 @@ from planner_service.desk.canonical import canonical_json, content_digest
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
 from planner_service.desk.problem_documents import fault_of
-from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of, terms_of
+from planner_service.jobs.assemble import refuse_unfit, sources_of, spec_of, terms_of, unknown_job
 from planner_service.jobs.crowd import Crowd, CrowdLimits
 from planner_service.jobs.describe import iteration_status, iteration_summary, job_of, job_summary
 from planner_service.jobs.lateness import Congestion
+from planner_service.jobs.learner import Learner
 from planner_service.jobs.timings import measured_ms, refuse_mismatch
 from planner_service.jobs.waiters import Waiters
 from planner_service.store import (
@@ -65,8 +66,8 @@ class JobDesk:
 
     Parameters
     ----------
-    store, catalog, waiters, metrics
-        Where jobs are kept, where named profiles are, who waits for plans, who counts.
+    store, catalog, waiters, metrics, learner
+        Where jobs are kept, where named profiles are, who waits for plans, who counts, who learns from measured times.
     limits
         Bounds of one job.
     congestion
@@ -80,6 +81,7 @@ class JobDesk:
         catalog: Catalog,
         waiters: Waiters,
         metrics: Metrics,
+        learner: Learner,
         limits: JobLimits,
         congestion: Congestion,
     ) -> None:
@@ -88,6 +90,7 @@ class JobDesk:
         self._catalog = catalog
         self._waiters = waiters
         self._metrics = metrics
+        self._learner = learner
         self._crowd = Crowd(limits.reports)
         self._limits = limits
         self._congestion = congestion
@@ -151,7 +154,8 @@ class JobDesk:
             Code ``unknown-job``.
         """
         if not await asyncio.to_thread(self._jobs.delete, name):
-            raise _unknown_job(name)
+            raise unknown_job(name)
+        self._learner.forget(name)
 
     async def report(self, name: str, iteration: int, batches: Mapping[str, SourceBatch]) -> IterationStatus:
         """Keep what sources hold of an iteration.
@@ -174,7 +178,7 @@ class JobDesk:
         try:
             row = self._jobs.report(name, iteration, contents, terms_of(spec, self._limits.max_open))
         except JobUnknown:
-            raise _unknown_job(name) from None
+            raise unknown_job(name) from None
         except BatchConflict as conflict:
             raise _batch_conflict(name, iteration, conflict.source) from None
         except IterationClosed as closed:
@@ -267,7 +271,7 @@ class JobDesk:
         PlanningFault
             Code ``unknown-job``, ``not-found`` if the iteration has no plan, ``plan-mismatch`` if another plan ran.
         """
-        await self._row(name)
+        job = await self._row(name)
         if timings.solved_by == "fallback":
             self._metrics.fallbacks.inc()
             return False
@@ -275,6 +279,7 @@ class JobDesk:
             plan, is_new = await asyncio.to_thread(self._take_timings_in, name, iteration, timings)
         if is_new:
             self._metrics.observe_measured(plan, timings)
+            await self._learner.catch_up(name, spec_of(job.spec))
         return is_new
 
     def _take_timings_in(self, name: str, iteration: int, timings: IterationTimings) -> tuple[Plan, bool]:
@@ -325,7 +330,7 @@ class JobDesk:
     def _row_now(self, name: str) -> JobRow:
         row = self._jobs.get(name)
         if row is None:
-            raise _unknown_job(name)
+            raise unknown_job(name)
         return row
 
     def _too_many(self, name: str, num_open: int) -> PlanningFault:
@@ -348,15 +353,6 @@ def _congested(spec: JobSpec) -> PlanningFault:
         retry_after_s=1,
         job=spec.name,
         limit=spec.plan_wait_ms,
-    )
-
-
-def _unknown_job(name: str) -> PlanningFault:
-    return PlanningFault(
-        FaultCode.UNKNOWN_JOB,
-        f"there is no job {name[:128]!r}",
-        "register it with POST /v1/jobs, or name one that GET /v1/jobs lists",
-        job=name[:128],
     )
 
 

@@ -75,6 +75,7 @@ def plan_of(solution: Solution, request: PlanRequest, profiles: Sequence[Profile
         alignment=request.options.alignment,
         strategy=str(solution.strategy),
         all_strategies_lower_bound_ms=solution.all_strategies_bound_ms,
+        profile_version=request.profile_version,
         cut_by_wall_clock=solution.cut_by_wall_clock,
         passed_over=[PassedOver(strategy=name, reason=reason) for name, reason in solution.passed_over],
     )

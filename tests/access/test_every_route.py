@@ -53,6 +53,10 @@ EXPECTED = [
     Row("PUT", "/v1/jobs/{job}/iterations/{iteration}/histograms/{source:path}", "plan", "own"),
     Row("GET", "/v1/jobs/{job}/iterations/{iteration}/timings", "read", "own"),
     Row("POST", "/v1/jobs/{job}/iterations/{iteration}/timings", "plan", "own"),
+    Row("GET", "/v1/jobs/{job}/learning", "read", "own"),
+    Row("GET", "/v1/jobs/{job}/learning/versions", "read", "own"),
+    Row("GET", "/v1/jobs/{job}/learning/versions/{version}", "read", "own"),
+    Row("POST", "/v1/jobs/{job}/learning/reset", "plan", "own"),
     Row("GET", "/v1/nodes", "read", "yes"),
     Row("PUT", "/v1/nodes/{node}", "plan", "yes"),
     Row("POST", "/v1/plans", "plan", "yes"),
@@ -98,6 +102,7 @@ def address(row: Row, job: str = MINE) -> str:
         "{digest}": "sha256:0",
         "{name}": "nobody",
         "{node}": "n",
+        "{version}": "1",
     }
     path = row.path.replace("{asset}", "start.js")
     for parameter, value in values.items():

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from planner_client.contract.faults import Problem
 from planner_client.contract.histogram import Histogram
+from planner_client.contract.learning import LearningMode
 from planner_client.contract.request import AtomicGroup, Cluster, ListedLengths, PlanRequest
 from planner_client.contract.scalars import (
     MAX_ATOMIC_GROUPS,
@@ -47,6 +48,9 @@ class JobSpec(Cluster):
         How long the plan of an iteration is of use, counted from when no source is waited for any more. An iteration
         that no solver took up by then gets no plan (``plan-too-late``), so that a service with too much to do plans
         those that can still be helped. Null: a plan is of use at any time.
+    learning
+        What becomes of measured times: ``off`` keeps them; ``observe`` learns from them and shows what it learned, and
+        plans as registered; ``on`` plans with what it learned.
     """
 
     name: JobName
@@ -54,6 +58,7 @@ class JobSpec(Cluster):
     source_wait_ms: Annotated[PositiveInt, Field(le=MAX_WAIT_MS)] = 10_000
     missing_sources: MissingSources = "leave-out"
     plan_wait_ms: Annotated[PositiveInt, Field(le=MAX_WAIT_MS)] | None = None
+    learning: LearningMode = "observe"
 
     @model_validator(mode="after")
     def _sources_are_distinct(self) -> Self:

@@ -135,6 +135,8 @@ class Plan(Returned):
         SHA-256 of what ranks act on: strategy, placement, assignment and counts, not timings.
     profile
         Names of the profiles it was made with, joined by ``+``.
+    profile_version
+        Version of what its job had learned of these profiles by then; null if it was made with them as registered.
     iteration
         The request's iteration, if it gave one.
     seed
@@ -209,6 +211,7 @@ class Plan(Returned):
     strategy: str
     all_strategies_lower_bound_ms: NonNegativeFloat | None = None
     cut_by_wall_clock: bool = False
+    profile_version: PositiveInt | None = None
     passed_over: list[PassedOver] = Field(default_factory=list)
 
     @property

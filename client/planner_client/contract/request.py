@@ -163,6 +163,11 @@ class Cluster(Sent):
         """Names of the profiles, joined by ``+``, as plans give them."""
         return "+".join(pool.profile_name for pool in self.pools)
 
+    @property
+    def profile_version(self) -> int | None:
+        """Version of what was learned of these profiles; None if they are as registered."""
+        return None
+
 
 class PlanRequest(Cluster):
     """One iteration to plan.
