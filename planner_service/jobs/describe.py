@@ -25,6 +25,11 @@ def summary_of_plan(body: bytes) -> bytes:
     return orjson.dumps({name: plan.get(name) for name in _OF_PLAN}, option=orjson.OPT_SORT_KEYS)
 
 
+def num_dropped_of(body: bytes) -> int:
+    """Return how many sequences a plan drops."""
+    return sum(int(entry["count"]) for entry in orjson.loads(body)["dropped"])
+
+
 def job_of(row: JobRow, spec: JobSpec) -> Job:
     """Return what is told of a job."""
     return Job(

@@ -15,7 +15,7 @@ from planner_service.desk.metrics import Metrics
 from planner_service.desk.plan_desk import PlanDesk
 from planner_service.desk.problem_documents import problem_document, unexpected
 from planner_service.jobs.assemble import sources_missing, spec_of
-from planner_service.jobs.describe import summary_of_plan
+from planner_service.jobs.describe import num_dropped_of, summary_of_plan
 from planner_service.jobs.lateness import LATE, Congestion, UsualTime
 from planner_service.jobs.learning_desk import version_told
 from planner_service.jobs.waiters import Waiters
@@ -207,15 +207,29 @@ class Dispatcher:
                 f"what the sources reported cannot be planned together: {message}",
                 "correct what the sources report",
             ) from unfit
-        if spec.learning == "on" and (learned := await asyncio.to_thread(self._learned, claim, request)) is not None:
-            try:
-                return (await self._desk.find(learned, tenant=f"job {claim.job}")).row
-            except PlanningFault as fault:
-                if fault.code in _PASSING or fault.code == FaultCode.DEADLINE_EXCEEDED:
-                    raise
-                # What was learned must not keep a batch from being planned that could be without it.
-                self._log.warning("learned_unfit", version=learned.version, code=str(fault.code), detail=fault.detail)
+        learned = await asyncio.to_thread(self._learned, claim, request) if spec.learning == "on" else None
+        if learned is not None and (row := await self._plan_learned(claim, request, learned)) is not None:
+            return row
+        return await self._found(claim, request)
+
+    async def _found(self, claim: Claim, request: PlanRequest) -> PlanRow:
         return (await self._desk.find(request, tenant=f"job {claim.job}")).row
+
+    async def _plan_learned(self, claim: Claim, request: PlanRequest, learned: LearnedRequest) -> PlanRow | None:
+        """Plan with what was learned; None where that keeps sequences from being trained on that could be without."""
+        try:
+            row = await self._found(claim, learned)
+        except PlanningFault as fault:
+            if fault.code in _PASSING or fault.code == FaultCode.DEADLINE_EXCEEDED:
+                raise
+            self._log.warning("learned_unfit", version=learned.version, code=str(fault.code), detail=fault.detail)
+            return None
+        num_dropped = num_dropped_of(row.body)
+        if num_dropped and num_dropped > num_dropped_of((await self._found(claim, request)).body):
+            detail = f"it would drop {num_dropped} sequences, more than without it"
+            self._log.warning("learned_unfit", version=learned.version, code=FaultCode.SEQUENCE_TOO_LONG, detail=detail)
+            return None
+        return row
 
     def _learned(self, claim: Claim, request: PlanRequest) -> LearnedRequest | None:
         """Return a request with what the job learned by now; None if that is nothing."""

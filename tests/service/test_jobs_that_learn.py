@@ -15,7 +15,7 @@ JSON = dict[str, Any]
 
 LAYOUTS = [
     {"tp": tp, "pp": 1, "a_ms_per_token2": 1e-6, "b_ms_per_token": 0.04 / tp, "c_ms": 2.0, "max_tokens": 2048 * tp}
-    for tp in (1, 2)
+    for tp in (1, 2, 4)
 ]
 PROFILE = {
     "name": "m",
@@ -46,8 +46,8 @@ class Trainer:
         answer = self.http.post("/v1/jobs", json=self.spec)
         assert answer.status_code in {200, 201}, answer.text
 
-    def plan(self, iteration: int) -> JSON:
-        lengths = [128 * (1 + (iteration + 3 * number) % 11) for number in range(24)]
+    def plan(self, iteration: int, *more: int) -> JSON:
+        lengths = [128 * (1 + (iteration + 3 * number) % 11) for number in range(24)] + list(more)
         address = f"/v1/jobs/{self.job}/iterations/{iteration}"
         self.http.put(f"{address}/histograms", json={"sources": {"a": {"lengths": lengths}}}).raise_for_status()
         answer = self.http.get(f"{address}/plan", params={"wait_ms": 30_000})
@@ -201,3 +201,21 @@ def test_slow_ranks_stay_among_the_others_where_strategies_must_be_homogeneous(s
     assert "slow ranks stay among the others" in version["reasons"][-1]
     assert [pool["num_gpus"] for pool in version["pools"]] == [4]
     assert devices(trainer.plan(6)) == {"gpu": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("policy", ["drop", "reject"])
+def test_a_sequence_that_needs_the_whole_cluster_is_trained_on_although_a_slow_rank_is_set_apart(
+    shared: ServedPlanner, policy: str
+) -> None:
+    options = {"deadline_ms": 200, "target_gap": 0.05, "over_long": policy}
+    trainer = Trainer(shared.url, f"long-{policy}", "on", strategies=[], options=options)
+    for iteration in range(12):
+        plan = trainer.train(iteration, {2: 2.0} if iteration >= 3 else {})
+    assert plan["profile_version"] is not None
+    assert "gpu x2 slower" in devices(trainer.plan(12))
+    plan = trainer.plan(13, 6000)
+    assert plan["dropped"] == []
+    assert plan["profile_version"] is None
+    assert [(own["tp"], own["ranks"]) for own in plan["replicas"]] == [(4, [0, 1, 2, 3])]
+    longest = trainer.plan(14, 6000, 9000) if policy == "drop" else None
+    assert longest is None or [(own["length"], own["count"]) for own in longest["dropped"]] == [(9000, 1)]
