@@ -17,6 +17,10 @@ from planner_client.contract import (
     JobList,
     JobSpec,
     JobSummary,
+    LearnedVersion,
+    LearnedVersionList,
+    LearnedVersionSummary,
+    Learning,
     Node,
     NodeList,
     NodeReport,
@@ -171,6 +175,34 @@ class PlannerCalls:
     def delete_job(self, name: str, *, timeout_s: float | None = None) -> Flow[None]:
         """Delete a job with its iterations and measured times."""
         yield from self._delete(_job(name), timeout_s)
+
+    def learning(self, job: str, *, timeout_s: float | None = None) -> Flow[Learning]:
+        """Ask what a job learned from measured times by now."""
+        return (yield from self._get(f"{_job(job)}/learning", Learning, timeout_s))
+
+    def learned_versions(
+        self, job: str, *, after: int | None = None, limit: int | None = None, timeout_s: float | None = None
+    ) -> Flow[list[LearnedVersionSummary]]:
+        """List versions of what a job learned, from the newest on, at most ``limit`` before number ``after``."""
+        found: list[LearnedVersionSummary] = []
+        ends_at = self._ends_at(timeout_s)
+        path = f"{_job(job)}/learning/versions"
+        while (count := _page(limit, len(found))) > 0:
+            page = yield from self._page(path, LearnedVersionList, {"after": after, "limit": count}, ends_at)
+            found += page.versions
+            if page.next_after is None:
+                break
+            after = _onward(path, after, page.next_after, is_onward=after is None or page.next_after < after)
+        return found[:limit]
+
+    def learned_version(self, job: str, version: int, *, timeout_s: float | None = None) -> Flow[LearnedVersion]:
+        """Fetch one version of what a job learned."""
+        return (yield from self._get(f"{_job(job)}/learning/versions/{version}", LearnedVersion, timeout_s))
+
+    def reset_learning(self, job: str, *, timeout_s: float | None = None) -> Flow[LearnedVersion]:
+        """Let what was registered hold again, as a new version, and let the job learn anew."""
+        query = Query("POST", f"{_job(job)}/learning/reset")
+        return read((yield from self._call(query, self._limit_s(timeout_s))), LearnedVersion)
 
     def report(
         self, job: str, iteration: int, source: str, batch: SourceBatch, *, timeout_s: float | None = None

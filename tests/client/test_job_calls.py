@@ -207,7 +207,7 @@ def test_a_list_that_turns_in_circles_is_a_bad_answer(
 
 def test_both_clients_offer_every_call_with_the_same_parameters() -> None:
     calls = {name for name in vars(PlannerCalls) if not name.startswith("_")}
-    assert len(calls) == 22
+    assert len(calls) == 26
     for client in (PlannerClient, AsyncPlannerClient):
         for name in calls:
             assert inspect.signature(getattr(client, name)) == inspect.signature(getattr(PlannerCalls, name))

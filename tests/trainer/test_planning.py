@@ -54,6 +54,19 @@ def test_the_planner_is_asked_for_the_runs_cluster_and_a_job_for_one_source_a_ra
     assert isinstance(asked, JobSpec) == (job is not None)
     if isinstance(asked, JobSpec):
         assert (asked.name, asked.sources) == ("run-1", ["rank-0", "rank-1"])
+        assert asked.learning == "observe"
+        learning = cluster_of(settings(job=job, learning="on"), 2)
+        assert isinstance(learning, JobSpec)
+        assert learning.learning == "on"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"learning": "on"}, "only jobs learn; give job="), ({"learning": "always"}, "give one of off, observe, on")],
+)
+def test_learning_needs_a_job_and_one_of_three_words(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(**changes)
 
 
 def test_without_candidates_all_strategies_are_searched() -> None:

@@ -133,7 +133,7 @@ class AgentPlans(ServicePlans):
         cluster = cluster_of(settings, num_ranks)
         fields = {name: getattr(cluster, name) for name in type(cluster).model_fields}
         # A plan without some of the nodes is of no use: the run's ranks hold their batch and train on all of it.
-        named = {"name": job, "sources": nodes.names, "missing_sources": "refuse"}
+        named = {"name": job, "sources": nodes.names, "missing_sources": "refuse", "learning": settings.learning}
         spec = JobSpec(**{**fields, **named})
         self._link = RankLink(agent, spec, self._rank, nodes.ranks_beside(self._rank))
         if decides:

@@ -10,7 +10,7 @@ from typing import Self
 
 import torch.distributed as dist
 
-from planner_client.contract import Plan, PlanOptions, Profile, ReplicaGroup, ReplicaTiming
+from planner_client.contract import LearningMode, Plan, PlanOptions, Profile, ReplicaGroup, ReplicaTiming
 from planner_client.errors import HydraulisError
 from worker_agent.executor.agree import share_plan
 from worker_agent.executor.collectives import Group
@@ -113,6 +113,7 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
     ca_file: Path | str | None = None,
     job: str | None = None,
     window: int = 2,
+    learning: LearningMode = "observe",
     folder: Path | None = None,
     collective_timeout_s: float,
 ) -> Planner:
@@ -129,6 +130,8 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
     if plans is not None:
         if job is not None:
             raise ValueError(f"job {job!r} is registered with a planner, and plans= needs none; give planner_url=")
+        if learning == "on":
+            raise ValueError("learning is 'on', but plans= makes plans without a planner; give planner_url= and job=")
         planner = OwnPlans(plans, OWN_PLANS_TIMEOUT_S if timeout_s is None else timeout_s)
     else:
         candidates = tuple(strategy if isinstance(strategy, str) else tuple(strategy) for strategy in strategies)
@@ -143,6 +146,7 @@ def planner_of(  # noqa: PLR0913 - what the run's owner may say about planning, 
             job,
             window,
             by_agent=agent is not None,
+            learning=learning,
         )
         planner = ServicePlans(settings, folder) if agent is None else AgentPlans(settings, folder)
     longest_s = GRACE * planner.timeout_s

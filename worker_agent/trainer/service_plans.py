@@ -68,6 +68,7 @@ def cluster_of(settings: PlannerSettings, num_ranks: int) -> Cluster:
         strategies=strategies,
         options=options,
         sources=[f"rank-{rank}" for rank in range(num_ranks)],
+        learning=settings.learning,
     )
 
 

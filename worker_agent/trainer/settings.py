@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from planner_client.address import bearer, checked_address
-from planner_client.contract import PlanOptions, Profile, ReplicaGroup, parse_strategy
+from planner_client.contract import LearningMode, PlanOptions, Profile, ReplicaGroup, parse_strategy
 from planner_client.contract.scalars import JobName
 from worker_agent.daemon.client import checked_agent
 
@@ -57,6 +57,13 @@ def refuse_bad_seed(seed: int) -> None:
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _SEEDS_END:
         raise ValueError(f"seed is {seed!r}; give a whole number from 0 to {_SEEDS_END - 1}")
+
+
+def _refuse_bad_learning(learning: str, *, has_job: bool) -> None:
+    if learning not in get_args(LearningMode):
+        raise ValueError(f"learning is {learning!r}; give one of {', '.join(get_args(LearningMode))}")
+    if learning == "on" and not has_job:
+        raise ValueError("learning is 'on', but only jobs learn; give job=, the name to register the run as")
 
 
 def _refuse_bad_job(name: str) -> None:
@@ -319,6 +326,8 @@ class PlannerSettings:
         Iterations whose plans are asked for ahead of time.
     by_agent
         Whether the address is that of the node's agent, ``unix:/run/hydraulis/agent.sock`` or ``http://127.0.0.1:8471``.
+    learning
+        What the planner does with measured times of the job: ``off``, ``observe`` or ``on``.
 
     Raises
     ------
@@ -337,8 +346,10 @@ class PlannerSettings:
     job: str | None = None
     window: int = 2
     by_agent: bool = False
+    learning: LearningMode = "observe"
 
     def __post_init__(self) -> None:
+        _refuse_bad_learning(self.learning, has_job=self.job is not None or self.by_agent)
         if self.by_agent:
             checked_agent(self.url)
         else:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from planner_client.contract import PlanOptions, Profile, ReplicaGroup
+from planner_client.contract import LearningMode, PlanOptions, Profile, ReplicaGroup
 from worker_agent.executor.collectives import gather_values
 from worker_agent.executor.faults import ExecutionFault, RankLost
 from worker_agent.executor.runner import IterationRunner
@@ -84,6 +84,9 @@ class Trainer:
         ``HYDRAULIS_TOKEN`` and ``HYDRAULIS_CA_FILE`` of rank 0.
     job
         Name of the job that the run is registered as, so that the planner keeps its plans and measured times.
+    learning
+        What the planner does with measured times of the job: ``off``, ``observe`` (it shows what it learned), or ``on``
+        (it plans with it).
     agent
         In place of the planner's address, that of the agent on each rank's node (`hydraulis agent`):
         ``unix:/run/hydraulis/agent.sock`` or ``http://127.0.0.1:8471``; by default ``HYDRAULIS_AGENT_SOCKET``, where
@@ -135,6 +138,7 @@ class Trainer:
         token: str | None = None,
         ca_file: Path | str | None = None,
         job: str | None = None,
+        learning: LearningMode = "observe",
         agent: str | None = None,
         plans: MakePlan | None = None,
         optimizer: OptimizerSettings | None = None,
@@ -162,6 +166,7 @@ class Trainer:
             token=token,
             ca_file=ca_file,
             job=job,
+            learning=learning,
             window=plan_window,
             folder=None if checkpoints is None else checkpoints.path,
             collective_timeout_s=collective_timeout_s,
@@ -199,6 +204,7 @@ class Trainer:
                     "plan_timeout_s": plan_timeout_s,
                     "plan_window": plan_window,
                     "job": job,
+                    "learning": learning,
                     "plans": plans,
                     "optimizer": self._optimizer_settings,
                     "schedule": self._schedule_settings,

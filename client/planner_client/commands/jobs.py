@@ -20,6 +20,12 @@ _IF_MISSING = {
     "refuse": "if one is missing then, there is no plan",
 }
 
+_LEARNING = {
+    "off": "off: measured times are kept, and nothing is learned",
+    "observe": "observe: plans are made as registered",
+    "on": "on: plans are made with what was learned",
+}
+
 jobs = typer.Typer(name="jobs", help="List, show, export and delete a service's jobs.", no_args_is_help=True)
 
 
@@ -78,11 +84,55 @@ def show_job(client: "PlannerClient", job: JobArgument, *, as_json: JsonOption =
             ("sources", f"{found.num_sources:,}: {first_few(spec.sources)}"),
             ("source wait", f"{spec.source_wait_ms:,} ms; {_IF_MISSING[spec.missing_sources]}"),
             ("plan wait", None if spec.plan_wait_ms is None else f"{spec.plan_wait_ms:,} ms"),
+            ("learning", _LEARNING[spec.learning]),
             ("options", ", ".join(f"{name}={value}" for name, value in options.items()) or None),
             ("registered", f"{instant(found.created_at)} UTC"),
             ("newest", f"iteration {newest[0].iteration:,}, {newest[0].state}" if newest else "no iteration yet"),
         )
     )
+
+
+@jobs.command("learned")
+@asks_service("jobs learned")
+def show_learned(
+    client: "PlannerClient",
+    job: JobArgument,
+    *,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="A version; what is believed now if not given.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a job learned from measured times: costs before and after, slow ranks, drift, versions."""
+    from planner_client.commands.learned_view import show_learning, show_version  # noqa: PLC0415 - fast `--help`
+    from planner_client.commands.naming import job_named  # noqa: PLC0415
+    from planner_client.commands.shown import print_json  # noqa: PLC0415
+
+    name = job_named(job)
+    if version is not None:
+        found = client.learned_version(name, version)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+        else:
+            show_version(found)
+        return
+    learning, versions = client.learning(name), client.learned_versions(name, limit=None if as_json else 10)
+    if as_json:
+        told = [one.model_dump(mode="json") for one in versions]
+        print_json({**learning.model_dump(mode="json"), "versions": told})
+        return
+    show_learning(learning, versions, _LEARNING[learning.mode])
+
+
+@jobs.command("reset")
+@asks_service("jobs reset", needs="plan")
+def reset_job(client: "PlannerClient", job: JobArgument) -> None:
+    """Forget what a job learned: what was registered holds again, as a new version, and learning begins anew."""
+    from planner_client.commands.naming import job_named  # noqa: PLC0415 - fast `--help`
+    from planner_client.commands.shown import note  # noqa: PLC0415
+
+    version = client.reset_learning(job_named(job))
+    note(f"what job {version.job} was registered with holds again, as version {version.version}")
 
 
 @jobs.command("export")
