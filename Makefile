@@ -48,7 +48,7 @@ iproute2: ## Install what tests put hosts into network namespaces with, where it
 	@command -v ip >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq iproute2; }
 
 tests: venv postgresql chromium kubectl promtool iproute2
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu and not long'
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not gpu and not long'
 
 images: venv ## Build both images by buildah on a base of Debian's packages, run them, look into them (root; 5 minutes)
 	@command -v buildah debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends buildah debootstrap crun; }
