@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -403,7 +404,7 @@ def test_a_bug_is_500_with_an_id_that_the_log_has(tmp_path: Path, planner: str) 
 
 def test_readiness_needs_a_warm_solver(tmp_path: Path) -> None:
     with client_of(tmp_path, planner="no_such_function") as client:
-        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/healthz").json() == {"status": "ok", "version": version("hydraulis-planner")}
         problem = problem_of(client.get("/readyz"))
         assert (problem.status, problem.code) == (503, "not-ready")
 
