@@ -57,6 +57,7 @@ OPERATIONS = [
     ("GET", "/v1/jobs/{job}/series"),
     ("GET", "/v1/jobs/{job}/iterations/{iteration}/overview"),
     ("GET", "/v1/jobs/{job}/iterations/{iteration}/replicas"),
+    ("GET", "/v1/jobs/{job}/iterations/{iteration}/candidates"),
     ("GET", "/v1/tokens"),
     ("POST", "/v1/tokens"),
     ("DELETE", "/v1/tokens/{name}"),

@@ -96,6 +96,7 @@ def candidates(attacked: ServedPlanner) -> list[Any]:
         {"sources": {"node-0": batch, "node-1": histogram}},
         {"digest": digest, "iteration": 0, "replicas": [{"replica": 0, "wall_ms": 1.5, "micro_batch_ms": [1.5]}]},
         {"name": "somebody", "scope": "read", "jobs": ["a*"]},
+        {"agent_version": "0.1.0", "devices": [{"name": "a GPU", "count": 8, "memory_bytes": 2**30}], "job": JOB},
     ]
 
 

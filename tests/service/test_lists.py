@@ -9,7 +9,7 @@ from planner_client.contract import JobList, JobSpec
 from planner_service.desk.canonical import canonical_json
 from planner_service.desk.catalog import Catalog
 from planner_service.desk.metrics import Metrics
-from planner_service.jobs import Congestion, CrowdLimits, JobDesk, JobLimits, Waiters
+from planner_service.jobs import Congestion, CrowdLimits, JobDesk, JobLimits, Learner, Waiters
 from planner_service.pool import PoolLimits, SolverPool
 from planner_service.profiles import builtin_profiles
 from planner_service.store import JobRow, ReportTerms, SqlStore, StoreUse
@@ -33,11 +33,13 @@ def register(store: SqlStore, **fields: object) -> JobSpec:
 def page(store: SqlStore, limit: int = 1000) -> JobList:
     pool = SolverPool(PoolLimits(1, 1, 1.0, 1, 1.0, 2**30))
     metrics = Metrics(pool, num_long_polls=lambda: 0, version="0")
+    catalog = Catalog(store, builtin_profiles())
     desk = JobDesk(
         store=store,
-        catalog=Catalog(store, builtin_profiles()),
+        catalog=catalog,
         waiters=Waiters(1),
         metrics=metrics,
+        learner=Learner(store=store, catalog=catalog, metrics=metrics),
         limits=JobLimits(1, CrowdLimits(max_waiting=1, max_wait_ms=1.0)),
         congestion=Congestion(),
     )

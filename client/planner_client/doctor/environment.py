@@ -15,7 +15,7 @@ PARTS = {
     "service": ("fastapi", "ortools", "sqlalchemy", "uvicorn"),
     "agent": ("torch", "safetensors"),
 }
-"""Packages that each part cannot do without; where none of them is there, the part is not installed."""
+"""Packages that each part cannot do without; the first comes with no other part: without it, the part is not installed."""
 
 PART_OF = {"planner_client": "client", "planner_service": "service", "worker_agent": "agent"}
 """Which part a package of ours is."""
@@ -56,7 +56,7 @@ def look_at_packages(part: str) -> Finding:
     installed = {package: version_of(package) for package in PARTS[part]}
     missing = [package for package, found in installed.items() if found is None]
     extra = DISTRIBUTION if part == "client" else f"{DISTRIBUTION}[{part}]"
-    if len(missing) == len(installed):
+    if PARTS[part][0] in missing:
         return Finding(part, "note", f"not installed (pip install '{extra}' brings it)")
     seen = ", ".join(f"{package} {found}" for package, found in installed.items() if found is not None)
     if missing:
