@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from forked import CommandProcess, fork_command
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -18,7 +20,7 @@ STOP_TIMEOUT_S = 30.0
 class ServedAgent:
     """A `hydraulis agent` in a second process."""
 
-    process: "subprocess.Popen[str]"
+    process: CommandProcess
     address: str
     log_path: Path
 
@@ -42,17 +44,21 @@ def agent_command(*options: str) -> list[str]:
 def agents(directory: Path) -> Iterator[Callable[..., ServedAgent]]:
     started: list[ServedAgent] = []
 
-    def start(url: str, node: str, *options: str, env: dict[str, str] | None = None) -> ServedAgent:
+    def start(
+        url: str, node: str, *options: str, env: dict[str, str] | None = None, within: Sequence[str] | None = None
+    ) -> ServedAgent:
         log_path = directory / f"agent-{len(started)}.log"
         socket = directory / f"{node}.sock"
-        with log_path.open("w") as log:
-            process = subprocess.Popen(
-                agent_command("--planner", url, "--node", node, "--socket", str(socket), "--port", "0", *options),
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, **(env or {})},
-            )
+        arguments = ["--planner", url, "--node", node, "--socket", str(socket), "--port", "0", *options]
+        whole_env = {**os.environ, **(env or {})}
+        process: CommandProcess
+        if within is None:
+            process = fork_command(["agent", *arguments], log_path, whole_env)
+        else:
+            with log_path.open("w") as log:
+                process = subprocess.Popen(
+                    [*within, *agent_command(*arguments)], stdout=subprocess.PIPE, stderr=log, text=True, env=whole_env
+                )
         served = ServedAgent(process, f"unix:{socket}", log_path)
         started.append(served)
         watchdog = threading.Timer(START_TIMEOUT_S, process.kill)

@@ -1,6 +1,5 @@
 """Starts real ranks: spawned processes, gloo, one thread each, every wait bounded."""
 
-import multiprocessing
 import os
 import pickle
 import time
@@ -13,13 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(
-    ["torch", "torch.distributed", "worker_agent.executor.runner", "planner_service.translate"]
-)
-"""Ranks are forked from a process that has imported what takes seconds, and has done nothing else."""
-
+from forked import FORKED
 
 @dataclass(frozen=True)
 class RankEnd:

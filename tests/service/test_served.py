@@ -84,7 +84,7 @@ def test_the_same_request_gets_the_same_bytes_after_a_restart(serve: Serve, tmp_
 
 
 def test_sigterm_lets_a_request_finish_and_leaves_nothing_running(serve: Serve) -> None:
-    server = serve("--workers", "1")
+    server = serve("--workers", "1", within=())
     solvers = children_of(server.process.pid)
     assert solvers
 
@@ -102,14 +102,14 @@ def test_sigterm_lets_a_request_finish_and_leaves_nothing_running(serve: Serve) 
 
 
 def test_ctrl_c_stops_the_server_and_its_solvers(serve: Serve) -> None:
-    server = serve("--workers", "1")
+    server = serve("--workers", "1", within=())
     solvers = children_of(server.process.pid)
     assert server.stop(signal.SIGINT) == 130
     assert wait_until(lambda: not any(is_running(pid) for pid in solvers))
 
 
 def test_a_killed_server_leaves_no_solver_behind_not_even_a_stuck_one(serve: Serve) -> None:
-    server = serve("--workers", "1", solve_name="misbehaving_planner:stuck")
+    server = serve("--workers", "1", solve_name="misbehaving_planner:stuck", within=())
     solvers = children_of(server.process.pid)
     assert solvers
     body = json.dumps({**EASY_REQUEST, "options": {"deadline_ms": 60_000}}).encode()

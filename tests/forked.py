@@ -1,0 +1,158 @@
+"""Processes forked from one that has imported what takes seconds, and has done nothing else."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, Protocol
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
+    [
+        "torch",
+        "torch.distributed",
+        "worker_agent.executor.runner",
+        "planner_service.translate",
+        "planner_service.api",
+        "planner_service.commands.serve",
+        "worker_agent.commands.agent",
+        "worker_agent.daemon",
+        "uvicorn",
+        "typer",
+    ]
+)
+
+
+class CommandProcess(Protocol):
+    """What tests do with a `hydraulis` command in a process of its own, however it was started."""
+
+    stdout: IO[str] | None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code (negative: the signal), or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless it has ended."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+
+
+@dataclass
+class ForkedCommand:
+    """A command in a forked process, as `subprocess.Popen` shows one."""
+
+    process: ForkServerProcess
+    stdout: IO[str] | None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def poll(self) -> int | None:
+        """Return the exit code (negative: the signal), or None while it runs."""
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code."""
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.process.name, timeout or 0.0)
+        return self.process.exitcode
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def fork_command(
+    arguments: Sequence[str], stderr_path: Path, env: Mapping[str, str], prepare: Callable[[], None] | None = None
+) -> ForkedCommand:
+    """Run `hydraulis` with arguments; its output can be read, its errors go to a file.
+
+    Parameters
+    ----------
+    arguments
+        What follows `hydraulis`.
+    stderr_path
+        Where its errors go.
+    env
+        Its whole environment.
+    prepare
+        What the process does first; can be pickled.
+    """
+    reading, writing = os.pipe()
+    process = FORKED.Process(
+        target=_run_command,
+        args=(list(arguments), dict(env), os.getcwd(), _Output(writing), str(stderr_path), prepare),
+        name=f"hydraulis {arguments[0]}",
+    )
+    process.start()
+    os.close(writing)
+    return ForkedCommand(process, os.fdopen(reading))
+
+
+class _Output:
+    """A file descriptor that goes to the new process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _detach, (DupFd(self._descriptor),)
+
+
+def _detach(duplicate: Any) -> int:
+    descriptor: int = duplicate.detach()
+    return descriptor
+
+
+def _run_command(
+    arguments: list[str],
+    env: dict[str, str],
+    directory: str,
+    output: int,
+    stderr_path: str,
+    prepare: Callable[[], None] | None,
+) -> None:
+    # Solvers that the command starts would import the main module of the tests, were it still there.
+    sys.modules["__main__"] = ModuleType("__main__")
+    os.dup2(output, 1)
+    os.close(output)
+    errors = os.open(stderr_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(errors, 2)
+    os.close(errors)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(directory)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["hydraulis", *arguments]
+    if prepare is not None:
+        prepare()
+
+    from planner_client.main import main  # noqa: PLC0415 - with the environment that is the command's
+
+    main()
