@@ -105,11 +105,8 @@ def fork_command(
         What the process does first; can be pickled.
     """
     reading, writing = os.pipe()
-    process = FORKED.Process(
-        target=_run_command,
-        args=(list(arguments), dict(env), os.getcwd(), _Output(writing), str(stderr_path), prepare),
-        name=f"hydraulis {arguments[0]}",
-    )
+    call = _Call(list(arguments), dict(env), Path.cwd(), stderr_path, prepare)
+    process = FORKED.Process(target=_run_command, args=(call, _Output(writing)), name=f"hydraulis {arguments[0]}")
     process.start()
     os.close(writing)
     return ForkedCommand(process, os.fdopen(reading))
@@ -130,28 +127,32 @@ def _detach(duplicate: Any) -> int:
     return descriptor
 
 
-def _run_command(
-    arguments: list[str],
-    env: dict[str, str],
-    directory: str,
-    output: int,
-    stderr_path: str,
-    prepare: Callable[[], None] | None,
-) -> None:
+@dataclass(frozen=True)
+class _Call:
+    """How a command is called."""
+
+    arguments: list[str]
+    env: dict[str, str]
+    directory: Path
+    stderr_path: Path
+    prepare: Callable[[], None] | None
+
+
+def _run_command(call: _Call, output: int) -> None:
     # Solvers that the command starts would import the main module of the tests, were it still there.
     sys.modules["__main__"] = ModuleType("__main__")
     os.dup2(output, 1)
     os.close(output)
-    errors = os.open(stderr_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    errors = os.open(call.stderr_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(errors, 2)
     os.close(errors)
     os.environ.clear()
-    os.environ.update(env)
-    os.chdir(directory)
+    os.environ.update(call.env)
+    os.chdir(call.directory)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["hydraulis", *arguments]
-    if prepare is not None:
-        prepare()
+    sys.argv = ["hydraulis", *call.arguments]
+    if call.prepare is not None:
+        call.prepare()
 
     from planner_client.main import main  # noqa: PLC0415 - with the environment that is the command's
 

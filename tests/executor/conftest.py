@@ -4,23 +4,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 import torch.distributed as dist
+from threads import one_thread
 
 if TYPE_CHECKING:
     from scenarios import Report
 
+__all__ = ["one_thread"]
+
 # Plans made by hand are shared with the tests of their resolution; spawned ranks inherit the path.
 sys.path.insert(0, str(Path(__file__).parents[1] / "sequences"))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep tiny tensors from waiting for threads on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

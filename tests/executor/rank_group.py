@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from forked import FORKED
 
+
 @dataclass(frozen=True)
 class RankEnd:
     """How a rank ended: what its check returned, or the text of what it raised, or neither if it was cut off."""

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from threads import one_thread
 
 if TYPE_CHECKING:
     from host_network import HostNetwork
 
 TESTS = Path(__file__).parents[1]
 # What is trained, how servers start and how ranks end are shared with the tests they come from.
-sys.path[:0] = [str(TESTS / name) for name in ("executor", "service", "sequences", "trainer")]
+sys.path[:0] = [str(TESTS / name) for name in ("executor", "service", "sequences", "trainer", "agent")]
 
-HOSTS = ("host-0", "host-1", "host-2", "host-3")
-PLANNER = "planner"
+__all__ = ["one_thread"]
+
+HOSTS = ("host-0", "host-1", "host-2", "host-3", "planner")
 
 
 @pytest.fixture
@@ -25,5 +27,5 @@ def network() -> "Iterator[HostNetwork]":
     from namespaces import require_namespaces  # noqa: PLC0415 - as above
 
     require_namespaces()
-    with host_network([*HOSTS, PLANNER]) as built:
+    with host_network(HOSTS) as built:
         yield built

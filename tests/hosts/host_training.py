@@ -1,95 +1,35 @@
-"""Training runs of one rank on each of four hosts, and what happens to hosts and links meanwhile."""
+"""Runs of one rank on each of four hosts, what happens to hosts and links meanwhile, and what must be true of them."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_training import (
-    DEADLINE_S,
-    LOSS_TOLERANCE,
-    RESUMES_WITHIN_S,
-    RUN,
-    WORLD_SIZE,
-    ChaosEnd,
-    all_ranks_ran_the_same_plans,
-    losses_are_those_of_an_undisturbed_run,
-    nothing_waited_longer_than_the_deadline,
-    train_through,
-)
-from host_network import MANAGEMENT, Host, HostNetwork
+from chaos_training import DEADLINE_S, LOSS_TOLERANCE, RESUMES_WITHIN_S, RUN, WORLD_SIZE, noted
+from host_cluster import PLANNER, HostCluster, on_host
+from host_network import FABRIC, MANAGEMENT
 from host_ranks import HostRanks
-from served_planner import ServedPlanner, servers, wait_until
+from served_planner import wait_until
 from training_runs import PROFILE, in_turn, trainer
 
-from planner_client.contract import PlanOptions
+from planner_client.client import PlannerClient
+from planner_client.contract import Plan, PlanOptions
 from worker_agent import Trainer
 from worker_agent.executor.faults import ExecutionFault
+from worker_agent.executor.runner import IterationRunner
 from worker_agent.trainer.metrics import IterationMetrics
 from worker_agent.trainer.settings import CheckpointSettings, ReportSettings
 
-PORT = 8000
-SLACK_S = 3.0
+JOB = "hosts"
+COLLECTIVE_TIMEOUT_S = 10.0
+SLACK_S = 4.0
 """More than a deadline is ever overrun by where four hosts share two cores; what hangs hangs for longer."""
 
-COLLECTIVE_TIMEOUT_S = 6.0
-METRICS = "metrics.jsonl"
-Start = Callable[..., ServedPlanner]
-Harm = Callable[[], AbstractContextManager[None]]
-
-
-@contextmanager
-def planner_host(network: HostNetwork, folder: Path) -> Iterator[tuple[Start, ServedPlanner]]:
-    """Serve plans on the planner's host; yields what starts the service anew, and the service."""
-    host = network.hosts["planner"]
-    folder.mkdir()
-    with servers(folder) as serve:
-
-        def start() -> ServedPlanner:
-            listening = ["--host", host.address(MANAGEMENT), "--port", str(PORT)]
-            trusting = ["--auth", "off", "--allow-anonymous"]
-            return serve("--workers", "1", *listening, *trusting, within=host.within)
-
-        yield start, start()
-
-
-def rank_hosts(network: HostNetwork) -> list[Host]:
-    return [network.hosts[f"host-{rank}"] for rank in range(WORLD_SIZE)]
-
-
-def train_through_harms(network: HostNetwork, folder: Path, harms: Mapping[str, Harm], *, pace_s: float) -> ChaosEnd:
-    """Train while each harm is done and undone in turn; check all that must be true of such a run."""
-    failed: list[str] = []
-    with planner_host(network, folder / "planner") as (_, service):
-
-        def do_harm() -> None:
-            for name, harm in harms.items():
-                if not wait_until((folder / "served").exists, RESUMES_WITHIN_S):
-                    failed.append(f"no plan of the service came before {name}")
-                    break
-                with harm():
-                    pass
-                (folder / "served").unlink(missing_ok=True)
-            (folder / "over").touch()
-
-        with HostRanks(rank_hosts(network), folder / "ranks", train_through, service.url, folder, pace_s) as ranks:
-            harming = threading.Thread(target=do_harm, daemon=True)
-            harming.start()
-            ends = ranks.ends(180.0)
-            harming.join(30.0)
-        assert [end.raised for end in ends] == [None] * WORLD_SIZE
-        assert not failed
-        reports = [end.returned for end in ends]
-        end = ChaosEnd(reports[0]["heard"], reports[0]["taking_s"], [r["digests"] for r in reports], len(harms))
-    nothing_waited_longer_than_the_deadline(end, slack_s=SLACK_S)
-    all_ranks_ran_the_same_plans(end)
-    losses_are_those_of_an_undisturbed_run(end)
-    return end
+ENDLESS = 10**6
 
 
 @dataclass(frozen=True)
@@ -111,22 +51,104 @@ class Stop:
     closed_at: float
 
 
-def train_until(rank: int, url: str, folder: Path, pace_s: float, num_iterations: int) -> Stop | None:
+@dataclass(frozen=True)
+class Start:
+    """What ranks are told.
+
+    Attributes
+    ----------
+    url
+        Where the service listens; None for ranks that ask their host's agent.
+    folder, number
+        Where the run writes, and how often it was started.
+    pace_s
+        Pause after each iteration.
+    num_iterations
+        Of all starts together.
+    """
+
+    url: str | None
+    folder: Path
+    number: int
+    pace_s: float
+    num_iterations: int
+
+    def written(self, what: str) -> Path:
+        """Return where the run writes something after this start."""
+        return self.folder / f"{what}.{self.number}"
+
+
+@dataclass
+class HostRun:
+    """A run that may be started several times, and what it wrote.
+
+    Attributes
+    ----------
+    cluster, folder
+        Where it runs, and where it writes.
+    by_agents
+        Whether its ranks ask the agents of their hosts, or rank 0 the service.
+    pace_s
+        Pause after each iteration.
+    resumed_after_s
+        How long it took until plans of the service were there again, by harm.
+    """
+
+    cluster: HostCluster
+    folder: Path
+    by_agents: bool
+    pace_s: float
+    starts: list[Start] = field(default_factory=list)
+    resumed_after_s: dict[str, float] = field(default_factory=dict)
+
+    def started(self, num_iterations: int = ENDLESS) -> HostRanks:
+        """Start the run again, up to so many iterations in all."""
+        url = None if self.by_agents else self.cluster.url
+        start = Start(url, self.folder, len(self.starts) + 1, self.pace_s, num_iterations)
+        self.starts.append(start)
+        start.written("metrics").touch()
+        env = self.cluster.agent_env if self.by_agents else lambda _rank: {}
+        return HostRanks(self.cluster.rank_hosts, start.written("ranks"), train, start, env=env)
+
+    def lines(self, *, of_all_starts: bool = False) -> list[dict[str, Any]]:
+        """Return the metrics of the iterations that were done since the last start, or since the first."""
+        texts = [start.written("metrics").read_text() for start in self.starts[0 if of_all_starts else -1 :]]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
+    def await_iterations(self, num: int) -> None:
+        """Wait until so many iterations were done since the last start."""
+        assert wait_until(lambda: len(self.lines()) >= num, 90.0), f"{len(self.lines())} iterations, {num} wanted"
+
+    def await_plan_of_service(self, why: str) -> None:
+        """Wait until an iteration that begins from now on runs by a plan of the service."""
+        began, done = time.monotonic(), len(self.lines()) + 1
+        came = wait_until(
+            lambda: any(line["plan_origin"] == "service" for line in self.lines()[done:]), RESUMES_WITHIN_S
+        )
+        assert came, f"no plan of the service came any more after: {why}"
+        self.resumed_after_s[why] = time.monotonic() - began
+
+
+def train(rank: int, start: Start) -> Stop | None:
     """Train to the end, or return how it stopped before."""
-    del rank
+    ran = start.written(f"digests-{rank}").open("a", buffering=1)
+    noting_run = noted(lambda args, _returned, _s: ran.write(args[0].digest + "\n"), IterationRunner.run)
+    setattr(IterationRunner, "run", noting_run)  # noqa: B010 - a method is replaced, not an attribute set
     run: Trainer | None = None
     try:
         run = trainer(
             **RUN,
-            planner_url=url,
+            planner_url=start.url,
             profile=PROFILE,
             plan_options=PlanOptions(deadline_ms=200),
             plan_timeout_s=DEADLINE_S,
-            job="hosts",
-            num_iterations=num_iterations,
-            checkpoints=CheckpointSettings(folder / "checkpoints", every_iterations=2),
+            job=JOB,
+            num_iterations=start.num_iterations,
+            checkpoints=CheckpointSettings(start.folder / "checkpoints", every_iterations=2),
             reports=ReportSettings(
-                progress=False, json_lines=folder / METRICS, on_iteration=lambda _metrics: time.sleep(pace_s)
+                progress=False,
+                json_lines=start.written("metrics"),
+                on_iteration=lambda _metrics: time.sleep(start.pace_s),
             ),
             collective_timeout_s=COLLECTIVE_TIMEOUT_S,
         )
@@ -140,29 +162,84 @@ def train_until(rank: int, url: str, folder: Path, pace_s: float, num_iterations
     return None
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics of each iteration that a run reported, those done twice twice."""
-    path = folder / METRICS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+@contextmanager
+def at_once(harm: Callable[..., None], *arguments: Any) -> Iterator[None]:
+    """Do a harm that is over when it is done."""
+    harm(*arguments)
+    yield
 
 
-def all_ranks_stopped_in_time(stops: Sequence[object], harmed_at: float) -> None:
-    """Check that ranks whose collectives broke off said so, were closed, and left nobody waiting."""
-    for stop in stops:
-        assert isinstance(stop, Stop)
+def suffer(run: HostRun, *, every: int, lasts_s: float) -> None:
+    """Kill, cut off and slow down what a run by agents can do without, each once; plans come back after each."""
+    network = run.cluster.network
+    harms: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "agent killed": lambda: at_once(run.cluster.restart_agent, "host-1"),
+        "service killed": lambda: at_once(run.cluster.restart_service),
+        "link of a host to the planner cut": lambda: network.cut("host-2", MANAGEMENT),
+        "a host slow": lambda: network.slowed("host-3", share=0.2),
+        "link between ranks cut for a moment": lambda: network.cut("host-1", FABRIC),
+    }
+    run.await_plan_of_service("start")
+    for number, (name, harm) in enumerate(harms.items(), start=1):
+        run.await_iterations(number * every)
+        with harm():
+            time.sleep(lasts_s)
+        run.await_plan_of_service(name)
+
+
+def stop_by(ranks: HostRanks, harm: Callable[[], object], lost: Sequence[int] = ()) -> None:
+    """Do a harm that a run cannot live with; check that all ranks but those lost say so in time."""
+    harmed_at = time.monotonic()
+    harm()
+    for rank, end in enumerate(ranks.ends(COLLECTIVE_TIMEOUT_S + 60.0)):
+        if rank in lost:
+            assert end.exit_code == -9
+            continue
+        stop = end.returned
+        assert isinstance(stop, Stop), (rank, end)
         assert (stop.kind, stop.cause) == ("TrainingStopped", "RankLost")
         assert "a rank died or did not arrive" in stop.text
         assert "To go on from checkpoint" in stop.text
         assert stop.raised_at - harmed_at < COLLECTIVE_TIMEOUT_S + 2 * SLACK_S
         assert stop.closed_at - stop.raised_at < SLACK_S
+        assert end.exit_code == 0
 
 
-def losses_are_those_of_one_rank(lines: Sequence[Mapping[str, Any]], num_iterations: int) -> None:
-    """Compare each reported loss with that of one process which trains by other plans, with nothing in its way."""
+def ended_well(ranks: HostRanks) -> None:
+    """Wait for a run's end on all ranks."""
+    ends = ranks.ends(120.0)
+    assert [(end.raised, end.returned) for end in ends] == [(None, None)] * WORLD_SIZE
+
+
+def all_is_as_promised(run: HostRun, num_iterations: int) -> list[dict[str, Any]]:
+    """Check what must be true of a run that was harmed and went on to its end; return all its metrics."""
+    lines = run.lines(of_all_starts=True)
+    assert {line["iteration"] for line in lines} == set(range(num_iterations))
+    assert max(line["waited_ms"] for line in lines) <= 1000 * (DEADLINE_S + SLACK_S)
+    for start in run.starts:
+        ran = [start.written(f"digests-{rank}").read_text().split() for rank in range(WORLD_SIZE)]
+        num_common = min(map(len, ran))
+        assert len({tuple(digests[:num_common]) for digests in ran}) == 1, "ranks ran unequal plans"
+        assert max(map(len, ran)) <= num_common + 1
+    _losses_are_those_of_one_rank(lines, num_iterations)
+    by_service = {line["iteration"]: line["plan_digest"] for line in lines if line["plan_origin"] == "service"}
+    on_host(run.cluster.network.hosts[PLANNER], lambda: _service_has(run.cluster.url, by_service))
+    return lines
+
+
+def _service_has(url: str, digests: Mapping[int, str]) -> None:
+    with PlannerClient(url) as client:
+        for iteration, digest in digests.items():
+            plan = client.iteration_plan(JOB, iteration)
+            assert isinstance(plan, Plan)
+            assert plan.digest == digest
+
+
+def _losses_are_those_of_one_rank(lines: Sequence[Mapping[str, Any]], num_iterations: int) -> None:
+    """Compare each loss with that of one process which trains by other plans, with nothing in its way."""
     alone: list[IterationMetrics] = []
     reports = ReportSettings(progress=False, on_iteration=alone.append)
-    with trainer(**RUN, plans=in_turn([((1, 1),)]), reports=reports, num_iterations=num_iterations) as run:
-        run.train()
-    assert {line["iteration"] for line in lines} == set(range(num_iterations))
+    with trainer(**RUN, plans=in_turn([((1, 1),)]), reports=reports, num_iterations=num_iterations) as undisturbed:
+        undisturbed.train()
     for line in lines:
-        assert line["loss"] == pytest.approx(alone[line["iteration"]].loss, rel=LOSS_TOLERANCE)
+        assert line["loss"] == pytest.approx(alone[line["iteration"]].loss, rel=LOSS_TOLERANCE, abs=0)

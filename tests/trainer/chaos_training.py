@@ -61,7 +61,7 @@ class ChaosEnd:
         return sum(metrics.plan_origin == "fallback" for metrics in self.metrics)
 
 
-def _noted(note: Callable[..., None], method: Callable[..., Any]) -> Callable[..., Any]:
+def noted(note: Callable[..., None], method: Callable[..., Any]) -> Callable[..., Any]:
     """Make a method note what it was given, what came back, and how long that took (s)."""
 
     @wraps(method)
@@ -92,7 +92,7 @@ def _note_acknowledged(path: Path) -> None:
         write(kind="timings", iteration=args[1], timings=args[2].model_dump(mode="json"))
 
     for name, note in {"report_all": batches, "iteration_plan": plan, "report_timings": timings}.items():
-        setattr(PlannerClient, name, _noted(note, getattr(PlannerClient, name)))
+        setattr(PlannerClient, name, noted(note, getattr(PlannerClient, name)))
 
 
 def train_through(rank: int, url: str, folder: Path, pace_s: float) -> dict[str, Any]:
@@ -100,11 +100,11 @@ def train_through(rank: int, url: str, folder: Path, pace_s: float) -> dict[str,
     digests: list[str] = []
     taking_s: list[float] = []
     heard: list[IterationMetrics] = []
-    _noting_run = _noted(lambda args, _returned, _s: digests.append(args[0].digest), IterationRunner.run)
+    _noting_run = noted(lambda args, _returned, _s: digests.append(args[0].digest), IterationRunner.run)
     setattr(IterationRunner, "run", _noting_run)  # noqa: B010 - a method is replaced, not an attribute set
     if rank == 0:
         _note_acknowledged(folder / "acknowledged.jsonl")
-        noting_take = _noted(lambda _args, _returned, taken_s: taking_s.append(taken_s), SteadyPlanner.take)
+        noting_take = noted(lambda _args, _returned, taken_s: taking_s.append(taken_s), SteadyPlanner.take)
         setattr(SteadyPlanner, "take", noting_take)  # noqa: B010 - as above
     over_at: list[float] = []
 

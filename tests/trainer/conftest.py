@@ -6,24 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
+from threads import one_thread
 
 if TYPE_CHECKING:
     from served_planner import ServedPlanner
     from torchrun_runs import TorchrunEnd
 
+__all__ = ["one_thread"]
+
 TESTS = Path(__file__).parents[1]
 # Real ranks, real servers and hand-made plans are shared with the tests they come from; spawned ranks inherit the path.
 sys.path[:0] = [str(TESTS / name) for name in ("executor", "service", "sequences", "client")]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Keep tiny tensors from waiting for threads on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
