@@ -15,7 +15,7 @@ PARTS = {
     "service": ("fastapi", "ortools", "sqlalchemy", "uvicorn"),
     "agent": ("torch", "safetensors"),
 }
-"""Packages that each part cannot do without; the first comes with no other part: without it, the part is not installed."""
+"""Packages that each part cannot do without; without the first, which no other part brings, it is not installed."""
 
 PART_OF = {"planner_client": "client", "planner_service": "service", "worker_agent": "agent"}
 """Which part a package of ours is."""
