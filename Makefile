@@ -6,6 +6,9 @@ AUDIT := .venv-audit
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# Many processes import the same modules: what was compiled once is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help venv demo test lint postgresql chromium kubectl promtool iproute2 tests images gpu-tests bench docs constraints audit release clean
 
 help: ## Say what there is
