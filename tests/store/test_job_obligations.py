@@ -316,12 +316,12 @@ def test_what_is_of_no_use_any_more_is_given_up_and_whoever_listens_hears_of_it(
     heard: queue.Queue[IterationChanged] = queue.Queue()
     store.listen(heard.put)
     store.jobs.put(JobRow("job", b"{}"))
-    for iteration, useful_s in {0: 0.05, 1: 60.0, 2: 0.05}.items():
+    for iteration, useful_s in {0: 1.0, 1: 60.0, 2: 1.0}.items():
         store.jobs.report("job", iteration, {"a": b"1", "b": b"2"}, ReportTerms(2, 60.0, 5, useful_s))
-    store.jobs.report("job", 3, {"a": b"1"}, ReportTerms(2, 0.01, 5, 0.05))
+    store.jobs.report("job", 3, {"a": b"1"}, ReportTerms(2, 0.01, 5, 1.0))
     taken = claimed(store)
     assert taken.iteration == 0
-    time.sleep(0.2)
+    time.sleep(1.2)
     assert claimed(store).iteration == 1
     assert store.jobs.claim("me", 60.0) is None
     assert store.jobs.give_up_late(b"too late") == 2
