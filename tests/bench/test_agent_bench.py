@@ -121,6 +121,7 @@ def added_ms(num_ranks: int, url: str, address: str) -> float:
 
 
 @pytest.mark.bench
+@pytest.mark.long
 def test_the_way_by_an_agent_adds_little(tmp_path: Path) -> None:
     with servers(tmp_path) as serve, agents(tmp_path) as start:
         url = serve("--workers", "1").url

@@ -18,7 +18,7 @@ from served_planner import servers
 sys.path.append(str(Path(__file__).parents[1] / "dashboard"))
 from browsing import Visitor, chromium
 
-pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bench, pytest.mark.long, pytest.mark.timeout(600)]
 
 FIRST_PAINT_MS = 1000.0
 INTERACTION_MS = 100.0
