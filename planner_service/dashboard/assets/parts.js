@@ -46,15 +46,29 @@ export function behind(summary, makeTable) {
   return { element: details, renew };
 }
 
-/** A plain table of texts and nodes; the first cell of each row names it. `words` are the columns that hold prose. */
-export const plainTable = (caption, head, rows, words = []) =>
-  h(
+const ROWS_AT_ONCE = 80;
+
+/**
+ * A plain table of texts and nodes; the first cell of each row names it. `words` are the columns that hold prose.
+ * What fits a window is there at once, the rest of a long table follows between frames, so that no key waits for it.
+ */
+export function plainTable(caption, head, rows, words = []) {
+  const body = h("tbody", {});
+  const row = ([name, ...cells]) =>
+    h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell, place) => h("td", { class: words.includes(head[place + 1]) && "words" }, cell)));
+  function add(from) {
+    body.append(...rows.slice(from, from + ROWS_AT_ONCE).map(row));
+    if (from + ROWS_AT_ONCE < rows.length) setTimeout(add, 0, from + ROWS_AT_ONCE);
+  }
+  add(0);
+  return h(
     "table",
     {},
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, head.map((title) => h("th", { scope: "col", class: words.includes(title) && "words" }, title)))),
-    h("tbody", {}, rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell, place) => h("td", { class: words.includes(head[place + 1]) && "words" }, cell))))),
+    body,
   );
+}
 
 /** A coloured square with a name. */
 export const key = (colour, ...text) => h("li", {}, h("span", { class: `swatch ${colour}`, "aria-hidden": "true" }), h("span", {}, text));
