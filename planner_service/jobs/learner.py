@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from pydantic import TypeAdapter
@@ -125,15 +125,38 @@ class Learner:
                 return
             version: LearnedVersion | None = None
             for report in reports:
-                state = self._taken_in(job, state, registered, report)
-                decision = decide(state, registered)
-                if decision is not None:
-                    state = published(state, decision)
-                    version = version_of(spec, profiles, decision, version=state.version, iteration=report.iteration)
+                try:
+                    state, version = self._after(spec, profiles, registered, state=state, report=report)
+                except (StoreUnavailable, JobUnknown):
+                    raise
+                except Exception:  # noqa: BLE001 - one report that cannot be used must not keep later ones out
+                    self._log.exception("learning_failed", job=job, iteration=report.iteration)
+                    state = replace(state, cursor=report.number)
+                if version is not None:
                     break
             # Where another service was quicker, its state is read and what is left is taken in.
             if self._put(job, 0 if row is None else row.revision, state, version):
                 self._saw(job, state)
+
+    def _after(
+        self,
+        spec: JobSpec,
+        profiles: Sequence[Profile],
+        registered: Registered,
+        *,
+        state: LearnerState,
+        report: MeasuredRow,
+    ) -> tuple[LearnerState, LearnedVersion | None]:
+        """Return what is known after one more report, and the version that it brings; None for none."""
+        state = self._taken_in(spec.name, state, registered, report)
+        decision = decide(state, registered)
+        if decision is None:
+            return state, None
+        state = published(state, decision)
+        version = version_of(spec, profiles, decision, version=state.version, iteration=report.iteration)
+        # What cannot be read again would keep the job from being planned.
+        LearnedVersion.model_validate_json(canonical_json(version))
+        return state, version
 
     def _taken_in(self, job: str, state: LearnerState, registered: Registered, report: MeasuredRow) -> LearnerState:
         iteration = self._store.jobs.iteration(job, report.iteration)

@@ -119,9 +119,10 @@ class LearningDesk:
             )
         profiles = await self._learner.profiles_of(spec)
         try:
-            return await asyncio.to_thread(self._learner.reset, job, spec, profiles)
+            made = await asyncio.to_thread(self._learner.reset, job, spec, profiles)
         except JobUnknown:
             raise unknown_job(job) from None
+        return await self.version(job, made.version)
 
     async def _spec(self, job: str) -> JobSpec:
         row = await asyncio.to_thread(self._store.jobs.get, job)

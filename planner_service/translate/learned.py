@@ -21,6 +21,7 @@ from planner_client.contract import (
     SlowRanks,
     format_strategy,
 )
+from planner_client.contract.scalars import MAX_COEFFICIENT
 from planner_service.core.learn.decide import CostChange, Decision
 from planner_service.core.learn.measured import Cost, Kind, Registered, Run, Sample
 from planner_service.core.learn.split import Groups, Split, SplitPool, split
@@ -106,7 +107,10 @@ def _sample(micro_batch: MicroBatch, time_ms: float, plan: Plan) -> Sample:
 def version_of(
     spec: JobSpec, profiles: Sequence[Profile], decision: Decision, *, version: int, iteration: int | None
 ) -> LearnedVersion:
-    """Return what plans of a job are to be asked for once a decision holds."""
+    """Return what plans of a job are to be asked for once a decision holds.
+
+    Costs beyond what profiles may have are the highest that they may.
+    """
     registered = registered_of(spec, profiles)
     costs = {change.kind: change.after for change in decision.changes}
     may_split = not spec.options.homogeneous and spec.options.method == "hydraulis"
@@ -229,5 +233,6 @@ def _learned_profile(profile: Profile, pool: SplitPool, costs: Mapping[Kind, Cos
 
 
 def _with_cost(layout: LayoutCost, cost: Cost) -> LayoutCost:
-    learned = {"a_ms_per_token2": cost.a, "b_ms_per_token": cost.b, "c_ms": cost.c, "fit": None}
+    a, b, c = (min(value, MAX_COEFFICIENT) for value in (cost.a, cost.b, cost.c))
+    learned = {"a_ms_per_token2": a, "b_ms_per_token": b, "c_ms": c, "fit": None}
     return layout.model_copy(update=learned)

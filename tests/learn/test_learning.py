@@ -238,3 +238,30 @@ def test_rare_lengths_are_not_crowded_out() -> None:
 @pytest.mark.parametrize(("ranks", "text"), [([3], "3"), ([0, 1, 2, 7], "0-2,7"), ([8, 9, 1], "1,8-9"), ([], "")])
 def test_ranks_are_written_as_people_do(ranks: list[int], text: str) -> None:
     assert spans(ranks) == text
+
+
+@pytest.mark.parametrize("time_ms", [0.0, 5e-324, 1e-300, 1e-7, 1e9, 1e15, 1e308])
+def test_times_that_cannot_be_teach_nothing_and_keep_no_others_from_teaching(time_ms: float) -> None:
+    machines, loop, absurd = Machines(COSTS, outliers=0.0), Loop(registered()), Loop(registered())
+    for iteration in range(12):
+        runs = step(machines, iteration)
+        loop.take(runs)
+        absurd.take(
+            [
+                replace(run, samples=(*run.samples, (*run.samples[0][:2], time_ms)) if iteration % 2 else run.samples)
+                for run in runs
+            ]
+        )
+    assert absurd.state == loop.state
+
+
+@pytest.mark.parametrize("time_ms", [1e-6, 1.0, 1e8])
+def test_the_shortest_and_longest_times_that_can_be_are_learned(time_ms: float) -> None:
+    machines, loop = Machines(COSTS), Loop(registered())
+    for iteration in range(12):
+        runs = step(machines, iteration)
+        loop.take([replace(run, samples=tuple((*sums, time_ms) for *sums, _ in run.samples)) for run in runs])
+    for kind in COSTS:
+        assert loop.cost(kind).time_ms(2048.0**2, 2048.0) == pytest.approx(time_ms, rel=0.05)
+    written = TypeAdapter(LearnerState)
+    assert written.validate_json(written.dump_json(loop.state)) == loop.state

@@ -156,10 +156,32 @@ def test_what_was_learned_is_forgotten_on_request_as_a_version_of_its_own(shared
     answer = trainer.http.post("/v1/jobs/reset/learning/reset")
     assert answer.status_code == 200, answer.text
     assert answer.json()["version"] == 2
+    assert answer.json() == trainer.get("/versions/2")
     plan = trainer.plan(7)
     assert plan["profile_version"] == 2
     assert devices(plan) == {"gpu": [0, 1, 2, 3]}
     assert (trainer.get()["num_iterations"], trainer.get()["slow"]) == (0, [])
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-9, 1e6, 1e9])
+def test_a_job_is_planned_and_read_whatever_times_it_is_told(shared: ServedPlanner, factor: float) -> None:
+    trainer = Trainer(shared.url, f"absurd-{factor:g}".replace("+", ""), "on")
+    for iteration in range(7):
+        trainer.train(iteration, dict.fromkeys(range(4), factor))
+    assert "version" in trainer.get()
+    for own in trainer.get("/versions")["versions"]:
+        assert trainer.get(f"/versions/{own['version']}")["pools"]
+    for iteration in range(7, 16):
+        trainer.train(iteration)
+    assert trainer.get()["costs"][0]["after"]["c_ms"] == pytest.approx(LAYOUTS[0]["c_ms"], rel=0.05)
+
+
+def test_times_that_no_clock_measures_are_refused(shared: ServedPlanner) -> None:
+    trainer = Trainer(shared.url, "no-clock", "on")
+    times = trainer.times(trainer.plan(0), {})
+    times["replicas"][0]["wall_ms"] = 1e308
+    answer = trainer.http.post("/v1/jobs/no-clock/iterations/0/timings", json=times)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid-request")
 
 
 def test_what_is_not_there_is_told(shared: ServedPlanner) -> None:

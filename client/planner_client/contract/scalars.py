@@ -29,6 +29,9 @@ MAX_ATOMIC_GROUPS = 100_000
 MAX_MICRO_BATCHES_TIMED = 1_000_000
 """Most measured times of one replica."""
 
+MAX_COEFFICIENT = 1e6
+"""Largest cost of a micro-batch, a token or a token squared (ms)."""
+
 MAX_ITERATION = 2**53
 MAX_WAIT_MS = 600_000
 """Longest wait that a caller can ask for."""
@@ -70,7 +73,11 @@ Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE, strict=True)]
 NumGpus = Annotated[int, Field(ge=1, le=MAX_GPUS, strict=True)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), _NotBool]
 PositiveFloat = Annotated[float, Field(ge=1e-9, le=1e15, allow_inf_nan=False), _NotBool]
-Coefficient = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), _NotBool, AfterValidator(_negligible_is_zero)]
+MeasuredMs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False), _NotBool]
+"""A measured time (ms); what is added up or divided of such ones stays finite."""
+Coefficient = Annotated[
+    float, Field(ge=0, le=MAX_COEFFICIENT, allow_inf_nan=False), _NotBool, AfterValidator(_negligible_is_zero)
+]
 """Cost of a micro-batch, a token or a token squared, in ms; what is below 1e-20 is taken for 0."""
 SourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 JobName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]

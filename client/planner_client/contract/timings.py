@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from planner_client.contract.scalars import MAX_GPUS, MAX_MICRO_BATCHES_TIMED, NonNegativeFloat, NonNegativeInt, Sent
+from planner_client.contract.scalars import MAX_GPUS, MAX_MICRO_BATCHES_TIMED, MeasuredMs, NonNegativeInt, Sent
 
 
 class ReplicaTiming(Sent):
@@ -23,9 +23,9 @@ class ReplicaTiming(Sent):
     """
 
     replica: NonNegativeInt
-    wall_ms: NonNegativeFloat
-    cpu_ms: NonNegativeFloat | None = None
-    micro_batch_ms: Annotated[list[NonNegativeFloat], Field(max_length=MAX_MICRO_BATCHES_TIMED, fail_fast=True)]
+    wall_ms: MeasuredMs
+    cpu_ms: MeasuredMs | None = None
+    micro_batch_ms: Annotated[list[MeasuredMs], Field(max_length=MAX_MICRO_BATCHES_TIMED, fail_fast=True)]
 
 
 class IterationTimings(Sent):

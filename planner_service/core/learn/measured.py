@@ -9,6 +9,15 @@ from planner_service.core.problem import Layout
 Sample = tuple[float, float, float]
 """One micro-batch: the sum of its squared lengths (tokens squared), of its lengths (tokens), and its time (ms)."""
 
+LEAST_TIME_MS = 1e-6
+MOST_TIME_MS = 1e8
+"""Shortest and longest time of a micro-batch that tells of a machine, a nanosecond and a day; others are mistakes."""
+
+
+def is_credible(time_ms: float) -> bool:
+    """Tell whether a micro-batch can have taken so long."""
+    return LEAST_TIME_MS <= time_ms <= MOST_TIME_MS
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:

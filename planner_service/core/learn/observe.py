@@ -5,7 +5,15 @@ from dataclasses import replace
 
 from planner_service.core.learn.belief import believed_cost
 from planner_service.core.learn.buffer import keep
-from planner_service.core.learn.measured import Kind, Registered, Run, Sample, ratio_of, weighted_median
+from planner_service.core.learn.measured import (
+    Kind,
+    Registered,
+    Run,
+    Sample,
+    is_credible,
+    ratio_of,
+    weighted_median,
+)
 from planner_service.core.learn.slowness import Measured, compared, level_of, slow_ranks
 from planner_service.core.learn.state import (
     FEWEST_SAMPLES,
@@ -48,11 +56,12 @@ def observe(state: LearnerState, registered: Registered, runs: Iterable[Run], cu
     registered
         What the job was registered with.
     runs
-        Replicas of one iteration; those of kinds or ranks that the job does not have are left out.
+        Replicas of one iteration; those of kinds or ranks that the job does not have are left out, and micro-batches
+        whose times cannot be.
     cursor
         Number of the report in the store.
     """
-    new = [run for run in runs if run.kind in registered.costs and run.samples]
+    new = [run for run in map(_credible, runs) if run.kind in registered.costs and run.samples]
     if not new:
         return replace(state, cursor=cursor)
     is_another = new[0].iteration not in state.iterations()
@@ -68,6 +77,11 @@ def observe(state: LearnerState, registered: Registered, runs: Iterable[Run], cu
     slow = slow_ranks(state, compared(state, registered), new[0].iteration, is_another=is_another)
     state = replace(state, slow=slow)
     return _with_drift(state, registered) if is_another else state
+
+
+def _credible(run: Run) -> Run:
+    samples = tuple(sample for sample in run.samples if is_credible(sample[2]))
+    return run if len(samples) == len(run.samples) else replace(run, samples=samples)
 
 
 def _thinned(runs: Sequence[Run]) -> list[Run]:
