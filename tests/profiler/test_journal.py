@@ -58,7 +58,16 @@ def test_a_journal_changed_anywhere_is_refused(path: Path) -> None:
 
 
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(path: Path) -> None:
-    for text in ("dear diary", "dear diary\n", "{}\n"):
+    for text in (
+        "dear diary",
+        "dear diary\n",
+        "{}\n",
+        "diary",
+        "abc",
+        "\n",
+        "dear\ndiary",
+        "dear diary\nwithout an end",
+    ):
         path.write_text(text)
         with pytest.raises(JournalRefused, match="no journal"):
             Journal(path, SETTINGS)
@@ -70,6 +79,14 @@ def test_the_journal_of_another_measurement_is_refused_and_says_what_differs(pat
     with pytest.raises(JournalRefused, match="max_tokens was 512 and is 1024") as caught:
         Journal(path, other)
     assert "num_ranks" not in str(caught.value)
+
+
+def test_what_a_refused_journal_ends_with_is_left_alone(path: Path) -> None:
+    cut = path.read_bytes()[:-5]
+    path.write_bytes(cut)
+    with pytest.raises(JournalRefused, match="of another measurement"):
+        Journal(path, make_settings("1x1", num_ranks=2, num_memory_levels=2, max_tokens=1024))
+    assert path.read_bytes() == cut
 
 
 def test_another_time_limit_is_the_same_measurement(path: Path) -> None:

@@ -111,16 +111,19 @@ class Journal:
         self._file.seek(0)
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        if content and not whole and not _begins_as_one(content):
+        records: tuple[Record, ...] = ()
+        if whole:
+            header, *lines = whole.splitlines()
+            self._check_header(self._document(header, 1), expected)
+            records = tuple(self._record(line, number) for number, line in enumerate(lines, start=2))
+        elif not _line(expected).startswith(content):
             raise self._damaged(1)
+        # Nothing is cut off before all is known to be a journal, and not somebody's file.
         if len(whole) < len(content):
             self._file.truncate(len(whole))
         if not whole:
             self._write(expected)
-            return ()
-        header, *lines = whole.splitlines()
-        self._check_header(self._document(header, 1), expected)
-        return tuple(self._record(line, number) for number, line in enumerate(lines, start=2))
+        return records
 
     def _check_header(self, found: Any, expected: Mapping[str, Any]) -> None:
         if not isinstance(found, dict):
@@ -157,8 +160,7 @@ class Journal:
         )
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        text = json.dumps(document).encode()
-        self._file.write(_checksum(text) + b" " + text + b"\n")
+        self._file.write(_line(document))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -167,8 +169,6 @@ def _checksum(text: bytes) -> bytes:
     return f"{zlib.crc32(text):08x}".encode()
 
 
-def _begins_as_one(content: bytes) -> bool:
-    """Tell whether a first line without an end may be the beginning of a journal's, and not somebody's file."""
-    beginning = f'"format": {FORMAT}'.encode()
-    text = content[9:]
-    return len(content) <= 9 or text.startswith(b"{" + beginning[: max(0, len(text) - 1)])
+def _line(document: Mapping[str, Any]) -> bytes:
+    text = json.dumps(document).encode()
+    return _checksum(text) + b" " + text + b"\n"
