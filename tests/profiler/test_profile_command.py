@@ -106,6 +106,8 @@ def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
     ("options", "sentence"),
     [
         (["--max-tokens", "0"], "max_tokens is 0; give at least 32"),
+        (["--processes", "100000"], "num_ranks is 100000; give at most 1024"),
+        (["--repeats", "65"], "num_repeats is 65; give at most 64"),
         (["--repeats", "0"], "num_repeats is 0; give at least 1"),
         (["--model", "layers=2,hidden=64,heads=3,vocab=9"], "does not divide into 3 heads"),
         (["--name", "no spaces"], "name is 'no spaces'; give up to 128 letters"),

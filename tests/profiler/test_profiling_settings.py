@@ -1,7 +1,10 @@
 import pytest
 from machines import make_settings
 
+from planner_client.contract import MeasuredLayout, MicroBatchSample
 from worker_agent.profiler import Layout, parse_layouts
+from worker_agent.profiler.packings import draw_packings
+from worker_agent.profiler.settings import MOST_PACKINGS, MOST_REPEATS, MOST_TOKENS, SHORTEST_TOKENS
 
 
 def test_layouts_are_read_as_they_are_typed() -> None:
@@ -18,6 +21,12 @@ def test_layouts_are_read_as_they_are_typed() -> None:
         ({"max_length": 1024}, "max_length 1024 exceeds max_tokens 512"),
         ({"num_ranks": 0}, "num_ranks is 0; give at least 1"),
         ({"num_packings": 3}, "num_packings is 3; give at least 8"),
+        ({"max_tokens": 10**12}, "max_tokens is 1000000000000; give at most 3200000"),
+        ({"num_ranks": 100_000}, "num_ranks is 100000; give at most 1024"),
+        ({"num_packings": 10**9}, "num_packings is 1000000000; give at most 1000"),
+        ({"num_repeats": 65}, "num_repeats is 65; give at most 64"),
+        ({"seed": -1}, "seed is -1; give at least 0"),
+        ({"seed": 2**70}, "seed is 1180591620717411303424; give at most 4294967295"),
         ({"num_repeats": 0}, "num_repeats is 0; give at least 1"),
         ({"max_repeats": 1}, "max_repeats is 1; give at least 2"),
         ({"num_memory_levels": 1, "limit": "memory"}, "num_memory_levels is 1; give at least 2"),
@@ -33,3 +42,11 @@ def test_layouts_are_read_as_they_are_typed() -> None:
 def test_settings_out_of_range_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_settings(**({"num_ranks": 2, "layouts": parse_layouts("1x1")} | changes))  # type: ignore[arg-type]
+
+
+def test_the_largest_measurement_that_may_be_asked_for_can_be_sent() -> None:
+    fullest = max(map(len, draw_packings(MOST_TOKENS, MOST_TOKENS, 8, seed=0)))
+    samples = [MicroBatchSample(lengths=[SHORTEST_TOKENS] * (MOST_TOKENS // SHORTEST_TOKENS), time_ms=1.0)]
+    assert fullest <= len(samples[0].lengths)
+    sample = MicroBatchSample(lengths=[SHORTEST_TOKENS], time_ms=1.0)
+    assert MeasuredLayout(tp=1, pp=1, samples=[sample] * (MOST_PACKINGS * MOST_REPEATS))

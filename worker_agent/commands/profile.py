@@ -117,13 +117,19 @@ def profile(  # noqa: PLR0913 - one parameter for each option
         destination = _destination(output, journal, as_json=as_json)
         client = _client(planner_url, token, token_file, ca_file)
         settings = _settings(
-            {"layouts": layouts, "model": model, "processes": processes, "device": device, "max_length": max_length},
+            {
+                "layouts": layouts,
+                "model": model,
+                "processes": processes,
+                "device": device,
+                "max_length": max_length,
+                "max_repeats": max_repeats,
+            },
             name=name,
             max_tokens=max_tokens,
             limit="memory" if limit_by_memory else "measured",
             num_packings=packings,
             num_repeats=repeats,
-            max_repeats=_REPEATS_AT_MOST * repeats if max_repeats is None else max_repeats,
             with_collectives=collectives,
             clock=clock,
             seed=seed,
@@ -186,6 +192,7 @@ def _client(url: str | None, token: str | None, token_file: Path | None, ca_file
 
 def _settings(given: dict[str, Any], **same: Any) -> "ProfilingSettings":
     from worker_agent.profiler import ProfilingSettings, parse_layouts  # noqa: PLC0415 - brings torch
+    from worker_agent.profiler.settings import MOST_REPEATS  # noqa: PLC0415
 
     layouts = parse_layouts(given["layouts"])
     device = _device(given["device"])
@@ -198,6 +205,9 @@ def _settings(given: dict[str, Any], **same: Any) -> "ProfilingSettings":
         num_ranks=num_ranks,
         max_length=same["max_tokens"] if given["max_length"] is None else given["max_length"],
         num_memory_levels=4,
+        max_repeats=min(_REPEATS_AT_MOST * same["num_repeats"], MOST_REPEATS)
+        if given["max_repeats"] is None
+        else given["max_repeats"],
         device=device,
         **same,
     )

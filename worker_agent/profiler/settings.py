@@ -14,6 +14,16 @@ DeviceKind = Literal["cpu", "cuda"]
 SHORTEST_TOKENS = 32
 """Shortest sequence measured, where a mix leaves no shorter rest."""
 
+MOST_TOKENS = 100_000 * SHORTEST_TOKENS
+"""Largest micro-batch measured: full of the shortest sequences it holds as many as a sample may list."""
+
+MOST_RANKS = 1024
+MOST_PACKINGS = 1000
+MOST_REPEATS = 64
+"""A layout's micro-batches, each repeated so often, stay below the samples that a measurement may hold."""
+
+MOST_SEED = 2**32 - 1
+
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LAYOUT = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
 _FEWEST_PACKINGS = 8
@@ -125,17 +135,20 @@ class ProfilingSettings:
                 "letter or digit"
             )
         limits = {
-            "max_tokens": (self.max_tokens, SHORTEST_TOKENS),
-            "max_length": (self.max_length, SHORTEST_TOKENS),
-            "num_ranks": (self.num_ranks, 1),
-            "num_packings": (self.num_packings, _FEWEST_PACKINGS),
-            "num_repeats": (self.num_repeats, 1),
-            "max_repeats": (self.most_repeats, self.num_repeats),
-            "num_memory_levels": (self.num_memory_levels, 0),
+            "max_tokens": (self.max_tokens, SHORTEST_TOKENS, MOST_TOKENS),
+            "max_length": (self.max_length, SHORTEST_TOKENS, MOST_TOKENS),
+            "num_ranks": (self.num_ranks, 1, MOST_RANKS),
+            "num_packings": (self.num_packings, _FEWEST_PACKINGS, MOST_PACKINGS),
+            "num_repeats": (self.num_repeats, 1, MOST_REPEATS),
+            "max_repeats": (self.most_repeats, self.num_repeats, MOST_REPEATS),
+            "num_memory_levels": (self.num_memory_levels, 0, self.num_packings),
+            "seed": (self.seed, 0, MOST_SEED),
         }
-        for name, (value, least) in limits.items():
+        for name, (value, least, most) in limits.items():
             if value < least:
                 raise ValueError(f"{name} is {value}; give at least {least}")
+            if value > most:
+                raise ValueError(f"{name} is {value}; give at most {most}")
         if self.max_length > self.max_tokens:
             raise ValueError(
                 f"max_length {self.max_length} exceeds max_tokens {self.max_tokens}, so that the longest sequence "
