@@ -72,7 +72,7 @@ def test_a_planner_fits_and_keeps_what_was_measured(tmp_path: Path) -> None:
 
 def test_one_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     output, journal = tmp_path / "measured.json", tmp_path / "measured.json.journal"
-    options = [*SMALL, "--processes", "1", "--repeats", "20000", "--max-repeats", "20000", "--output", str(output)]
+    options = [*SMALL, "--processes", "1", "--repeats", "10000", "--max-repeats", "10000", "--output", str(output)]
     begun = subprocess.Popen([*HYDRAULIS, "profile", *options], stderr=subprocess.PIPE, text=True)
     try:
         ends_at = time.monotonic() + 60
@@ -87,7 +87,7 @@ def test_one_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not output.exists()
     other = invoke(*SMALL, "--processes", "1", "--output", str(output))
     assert other.exit_code == 2
-    assert "num_repeats was 20000 and is 1" in other.stderr
+    assert "num_repeats was 10000 and is 1" in other.stderr
 
 
 def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
@@ -107,7 +107,7 @@ def test_a_planner_that_is_away_is_noticed_before_anything_is_measured(
     [
         (["--max-tokens", "0"], "max_tokens is 0; give at least 32"),
         (["--processes", "100000"], "num_ranks is 100000; give at most 1024"),
-        (["--repeats", "65"], "num_repeats is 65; give at most 64"),
+        (["--repeats", "20000"], "num_packings 28 times max_repeats 20000 is 560000 runs of a layout"),
         (["--repeats", "0"], "num_repeats is 0; give at least 1"),
         (["--model", "layers=2,hidden=64,heads=3,vocab=9"], "does not divide into 3 heads"),
         (["--name", "no spaces"], "name is 'no spaces'; give up to 128 letters"),

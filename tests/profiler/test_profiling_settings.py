@@ -4,7 +4,7 @@ from machines import make_settings
 from planner_client.contract import MeasuredLayout, MicroBatchSample
 from worker_agent.profiler import Layout, parse_layouts
 from worker_agent.profiler.packings import draw_packings
-from worker_agent.profiler.settings import MOST_PACKINGS, MOST_REPEATS, MOST_TOKENS, SHORTEST_TOKENS
+from worker_agent.profiler.settings import MOST_RUNS, MOST_TOKENS, SHORTEST_TOKENS
 
 
 def test_layouts_are_read_as_they_are_typed() -> None:
@@ -24,7 +24,10 @@ def test_layouts_are_read_as_they_are_typed() -> None:
         ({"max_tokens": 10**12}, "max_tokens is 1000000000000; give at most 3200000"),
         ({"num_ranks": 100_000}, "num_ranks is 100000; give at most 1024"),
         ({"num_packings": 10**9}, "num_packings is 1000000000; give at most 1000"),
-        ({"num_repeats": 65}, "num_repeats is 65; give at most 64"),
+        (
+            {"num_packings": 9, "num_repeats": 9000, "max_repeats": 9000},
+            "num_packings 9 times max_repeats 9000 is 81000 runs of a layout",
+        ),
         ({"seed": -1}, "seed is -1; give at least 0"),
         ({"seed": 2**70}, "seed is 1180591620717411303424; give at most 4294967295"),
         ({"num_repeats": 0}, "num_repeats is 0; give at least 1"),
@@ -49,4 +52,4 @@ def test_the_largest_measurement_that_may_be_asked_for_can_be_sent() -> None:
     samples = [MicroBatchSample(lengths=[SHORTEST_TOKENS] * (MOST_TOKENS // SHORTEST_TOKENS), time_ms=1.0)]
     assert fullest <= len(samples[0].lengths)
     sample = MicroBatchSample(lengths=[SHORTEST_TOKENS], time_ms=1.0)
-    assert MeasuredLayout(tp=1, pp=1, samples=[sample] * (MOST_PACKINGS * MOST_REPEATS))
+    assert MeasuredLayout(tp=1, pp=1, samples=[sample] * MOST_RUNS)

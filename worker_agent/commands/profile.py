@@ -192,7 +192,7 @@ def _client(url: str | None, token: str | None, token_file: Path | None, ca_file
 
 def _settings(given: dict[str, Any], **same: Any) -> "ProfilingSettings":
     from worker_agent.profiler import ProfilingSettings, parse_layouts  # noqa: PLC0415 - brings torch
-    from worker_agent.profiler.settings import MOST_REPEATS  # noqa: PLC0415
+    from worker_agent.profiler.settings import MOST_RUNS  # noqa: PLC0415
 
     layouts = parse_layouts(given["layouts"])
     device = _device(given["device"])
@@ -205,12 +205,14 @@ def _settings(given: dict[str, Any], **same: Any) -> "ProfilingSettings":
         num_ranks=num_ranks,
         max_length=same["max_tokens"] if given["max_length"] is None else given["max_length"],
         num_memory_levels=4,
-        max_repeats=min(_REPEATS_AT_MOST * same["num_repeats"], MOST_REPEATS)
-        if given["max_repeats"] is None
-        else given["max_repeats"],
+        max_repeats=_max_repeats(given["max_repeats"], same["num_repeats"], MOST_RUNS // max(1, same["num_packings"])),
         device=device,
         **same,
     )
+
+
+def _max_repeats(asked: int | None, num_repeats: int, most: int) -> int:
+    return max(num_repeats, min(_REPEATS_AT_MOST * num_repeats, most)) if asked is None else asked
 
 
 def _device(asked: str) -> Literal["cpu", "cuda"]:

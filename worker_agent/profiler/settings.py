@@ -19,8 +19,8 @@ MOST_TOKENS = 100_000 * SHORTEST_TOKENS
 
 MOST_RANKS = 1024
 MOST_PACKINGS = 1000
-MOST_REPEATS = 64
-"""A layout's micro-batches, each repeated so often, stay below the samples that a measurement may hold."""
+MOST_RUNS = 80_000
+"""Runs of all micro-batches of a layout: with what fills pipelines, below the samples that a measurement may hold."""
 
 MOST_SEED = 2**32 - 1
 
@@ -139,8 +139,8 @@ class ProfilingSettings:
             "max_length": (self.max_length, SHORTEST_TOKENS, MOST_TOKENS),
             "num_ranks": (self.num_ranks, 1, MOST_RANKS),
             "num_packings": (self.num_packings, _FEWEST_PACKINGS, MOST_PACKINGS),
-            "num_repeats": (self.num_repeats, 1, MOST_REPEATS),
-            "max_repeats": (self.most_repeats, self.num_repeats, MOST_REPEATS),
+            "num_repeats": (self.num_repeats, 1, MOST_RUNS),
+            "max_repeats": (self.most_repeats, self.num_repeats, MOST_RUNS),
             "num_memory_levels": (self.num_memory_levels, 0, self.num_packings),
             "seed": (self.seed, 0, MOST_SEED),
         }
@@ -149,6 +149,11 @@ class ProfilingSettings:
                 raise ValueError(f"{name} is {value}; give at least {least}")
             if value > most:
                 raise ValueError(f"{name} is {value}; give at most {most}")
+        if self.num_packings * self.most_repeats > MOST_RUNS:
+            raise ValueError(
+                f"num_packings {self.num_packings} times max_repeats {self.most_repeats} is "
+                f"{self.num_packings * self.most_repeats} runs of a layout; give at most {MOST_RUNS}"
+            )
         if self.max_length > self.max_tokens:
             raise ValueError(
                 f"max_length {self.max_length} exceeds max_tokens {self.max_tokens}, so that the longest sequence "
