@@ -121,6 +121,7 @@ def test_devices_are_counted_by_type() -> None:
         ({"node": "-a"}, "--node is '-a'"),
         ({"job": "a b"}, "--job is 'a b'"),
         ({"socket_path": None}, "nothing to listen on"),
+        ({"heartbeat_s": 1e300}, "--heartbeat is 1e\\+300; give at most 86400 s"),
         ({"rank_wait_s": 0.0}, "--rank-wait is 0.0"),
         ({"planner_url": "ftp://x"}, "not an http URL"),
         ({"token_file": Path("/nowhere/token")}, "cannot be read"),

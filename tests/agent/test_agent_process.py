@@ -17,6 +17,7 @@ from served_planner import ServedPlanner, servers, wait_until
 
 from planner_client.client import PlannerClient
 from planner_client.contract import IterationTimings, JobSpec, Plan, PlanOptions, ReplicaTiming, Scope, TokenRequest
+from planner_client.contract.scalars import MAX_GPUS
 from planner_client.errors import PlannerUnavailable, RequestRefused
 from planner_service.access import TokenRegister
 from planner_service.store import SqlStore
@@ -186,6 +187,21 @@ def test_what_is_wrong_with_a_hand_in_or_a_job_is_told(guarded: Guarded, start: 
         assert http.put(local, content=b"{}").json()["code"] == "invalid-request"
         assert http.get(local + "/plan?wait_ms=x").status_code == 422
         assert http.get("http://localhost/v1/nothing").json()["code"] == "not-found"
+        for address in (
+            f"{'9' * 5000}/ranks/0",
+            f"0/ranks/{'9' * 5000}",
+            "-1/ranks/0",
+            "0/ranks/x",
+            f"{2**53 + 1}/ranks/0",
+        ):
+            told = http.put(f"http://localhost/v1/jobs/mine/iterations/{address}", json={"ranks": [0], "lengths": [1]})
+            assert (told.status_code, told.json()["code"]) == (422, "invalid-request")
+        assert http.get("http://localhost/v1/agent", headers={"Host": "["}).status_code == 403
+        far = {"digest": "d", "ranks": [0], "replicas": [{"replica": MAX_GPUS, "wall_ms": 1, "micro_batch_ms": []}]}
+        told = http.put(local + "/timings", json=far)
+        assert (told.status_code, told.json()["code"]) == (422, "invalid-request")
+        assert f"a plan has at most {MAX_GPUS}" in told.json()["detail"]
+        assert "unexpected_error" not in served.log
         assert http.get("http://rebound.example/v1/agent").status_code == 403
         assert http.get("http://localhost/v1/agent", headers={"Origin": "http://page.example"}).status_code == 403
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from planner_client.contract import PROBLEM_MEDIA_TYPE, FaultCode, JobSpec, PlanRequest, Problem
-from planner_client.contract.scalars import MAX_ITERATION, MAX_WAIT_MS
+from planner_client.contract.scalars import MAX_GPUS, MAX_ITERATION, MAX_WAIT_MS
 from planner_client.errors import HydraulisError
 from worker_agent.daemon.desk import AgentDesk, AnsweredWith
 from worker_agent.daemon.jobs import KnownJobs
@@ -32,7 +32,7 @@ _log = logging.getLogger("hydraulis.agent")
 Wire = TypeVar("Wire", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_RANK = "/v1/jobs/{job}/iterations/{iteration:int}/ranks/{rank:int}"
+_RANK = "/v1/jobs/{job}/iterations/{iteration}/ranks/{rank}"
 
 
 class LocalApi:
@@ -147,23 +147,28 @@ def _answering(endpoint: Endpoint) -> Endpoint:
 
 def _refuse_pages(request: Request) -> None:
     """Refuse what a web page made a browser on this machine send: no rank has an origin, or comes by another name."""
-    host = urlsplit("//" + request.headers.get("host", "")).hostname or ""
+    try:
+        host = urlsplit("//" + request.headers.get("host", "")).hostname or ""
+    except ValueError:
+        host = "unreadable"
     if "origin" in request.headers or host not in LOCAL_HOSTS:
         raise HTTPException(403, "requests of web pages are refused; address the agent as localhost, or by its socket")
 
 
 def _whose(request: Request) -> tuple[str, int, int]:
-    iteration = int(request.path_params["iteration"])
-    if iteration > MAX_ITERATION:
-        raise _invalid(f"iteration is {iteration}; give at most {MAX_ITERATION}")
-    return request.path_params["job"], iteration, int(request.path_params["rank"])
+    iteration = _number("iteration", request.path_params["iteration"], MAX_ITERATION)
+    return request.path_params["job"], iteration, _number("rank", request.path_params["rank"], MAX_GPUS - 1)
 
 
 def _wait_s(request: Request) -> float:
-    text = request.query_params.get("wait_ms", "0")
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MAX_WAIT_MS):
-        raise _invalid(f"wait_ms is {text[:40]!r}; give a whole number from 0 to {MAX_WAIT_MS}")
-    return int(text) / 1000.0
+    return _number("wait_ms", request.query_params.get("wait_ms", "0"), MAX_WAIT_MS) / 1000.0
+
+
+def _number(name: str, text: str, most: int) -> int:
+    """Read a whole number; one of thousands of digits is not even converted."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
+        raise _invalid(f"{name} is {text[:40]!r}; give a whole number from 0 to {most}")
+    return int(text)
 
 
 async def _read(request: Request, model: type[Wire]) -> Wire:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from planner_client.address import bearer, checked_address
 from planner_client.contract import NodeName
+from planner_client.contract.nodes import MAX_REPORT_EVERY_S
 from planner_client.contract.scalars import JobName
 
 DEFAULT_PLANNER_URL = "http://127.0.0.1:8000"
@@ -74,6 +75,8 @@ class AgentSettings:
         ):
             if not (seconds > 0 and math.isfinite(seconds)):
                 raise ValueError(f"{name} is {seconds}; give a positive number of seconds")
+        if self.heartbeat_s > MAX_REPORT_EVERY_S:
+            raise ValueError(f"--heartbeat is {self.heartbeat_s}; give at most {MAX_REPORT_EVERY_S} s")
         self.token()
 
     def token(self) -> str | None:

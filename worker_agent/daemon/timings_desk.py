@@ -161,6 +161,9 @@ class TimingsDesk:
                     "timings_not_taken",
                     extra={"fields": {"job": job, "iteration": timings.iteration, "detail": str(error)}},
                 )
+            except Exception:  # noqa: BLE001 - one report that cannot be sent must not keep the others
+                is_taken = False
+                _log.exception("unexpected_error", extra={"fields": {"job": job, "iteration": timings.iteration}})
             pause_s = FIRST_PAUSE_S
             if self._queue and self._queue[0][1] is timings:
                 self._queue.popleft()

@@ -173,6 +173,14 @@ class RankTimings(Sent):
     replicas: Annotated[list[ReplicaTiming], Field(max_length=MAX_GPUS)] = Field(default_factory=list)
     solved_by: Literal["planner", "fallback"] = "planner"
 
+    @model_validator(mode="after")
+    def _replicas_may_be_of_a_plan(self) -> Self:
+        # So that what ranks measured together is a report that the planner takes.
+        for timing in self.replicas:
+            if timing.replica >= MAX_GPUS:
+                raise ValueError(f"replica is {timing.replica}; a plan has at most {MAX_GPUS}, numbered from 0")
+        return self
+
 
 class AgentStatus(Returned):
     """What an agent says of itself.
