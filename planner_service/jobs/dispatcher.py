@@ -234,7 +234,14 @@ class Dispatcher:
     def _learned(self, claim: Claim, request: PlanRequest) -> LearnedRequest | None:
         """Return a request with what the job learned by now; None if that is nothing."""
         newest = self._store.learning.newest(claim.job)
-        return None if newest is None else learned_request(request, version_told(newest))
+        if newest is None:
+            return None
+        try:
+            return learned_request(request, version_told(newest))
+        except ValidationError as unfit:
+            detail = unfit.errors(include_url=False, include_context=False)[0]["msg"]
+            self._log.warning("learned_unfit", version=newest.version, code=FaultCode.INVALID_REQUEST, detail=detail)
+            return None
 
     async def _settle(
         self, claim: Claim, solving: "asyncio.Task[PlanRow]", log: "structlog.stdlib.BoundLogger"

@@ -5,6 +5,8 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,14 @@ from worker_agent.daemon.devices import cpu_device, gpu_devices, node_devices
 from worker_agent.daemon.node_batch import NodeBatch
 from worker_agent.daemon.problems import AgentProblem, problem_document, problem_of
 from worker_agent.daemon.settings import AgentSettings
-from worker_agent.daemon.sockets import AddressTaken, AddressUnusable, listen_on_port, listen_on_socket
+from worker_agent.daemon.sockets import (
+    AddressTaken,
+    AddressUnusable,
+    identity_of,
+    listen_on_port,
+    listen_on_socket,
+    remove_socket,
+)
 from worker_agent.daemon.systemd import notify, watchdog_s
 from worker_agent.daemon.wire import RankBatch
 from worker_agent.trainer.planning import AGENT_VARIABLE, agent_of, planner_of
@@ -159,6 +168,41 @@ def test_a_socket_is_for_user_and_group_and_replaces_one_left_behind(tmp_path: P
             listen_on_socket(unusable)
     with listen_on_port(0) as listener, pytest.raises(AddressTaken, match="--port"):
         listen_on_port(listener.getsockname()[1])
+
+
+def test_of_agents_that_start_at_once_one_takes_the_socket_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    for _ in range(20):
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+        together = threading.Barrier(3)
+
+        def start(_: int, together: threading.Barrier = together) -> socket.socket | None:
+            together.wait()
+            try:
+                return listen_on_socket(path)
+            except AddressTaken:
+                return None
+
+        with ThreadPoolExecutor(3) as starting:
+            listeners = [found for found in starting.map(start, range(3)) if found is not None]
+        for listener in listeners:
+            listener.close()
+        assert len(listeners) == 1
+
+
+def test_an_agent_removes_no_socket_but_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.sock"
+    with listen_on_socket(path):
+        own = identity_of(path)
+        path.rename(tmp_path / "moved.sock")
+        with listen_on_socket(path):
+            remove_socket(path, own)
+            assert path.is_socket()
+            remove_socket(path, identity_of(path))
+            assert not path.exists()
+        remove_socket(path, own)
 
 
 def test_a_service_manager_is_told_and_its_absence_is_no_trouble(tmp_path: Path) -> None:

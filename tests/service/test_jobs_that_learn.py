@@ -176,6 +176,28 @@ def test_a_job_is_planned_and_read_whatever_times_it_is_told(shared: ServedPlann
     assert trainer.get()["costs"][0]["after"]["c_ms"] == pytest.approx(LAYOUTS[0]["c_ms"], rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["x" * 1000, "<script>alert(1)</script>", "\u202e'\"\\ \x7f"])
+def test_slow_ranks_of_a_type_are_set_apart_whatever_its_name(shared: ServedPlanner, name: str) -> None:
+    profile = {**PROFILE, "device": {"name": name, "memory_bytes": 2**33, "gpus_per_node": 4}}
+    trainer = Trainer(shared.url, f"named-{len(name)}", "on", profile=profile)
+    for iteration in range(6):
+        trainer.train(iteration, {2: 2.0})
+    assert devices(trainer.plan(6)) == {name: [0, 1, 3], f"{name[:960]} x2 slower": [2]}
+
+
+def test_a_version_that_cannot_be_read_does_not_keep_a_job_from_being_planned(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "shared.sqlite3"
+    served = serve("--workers", "1", database=path)
+    trainer = Trainer(served.url, "unreadable", "on")
+    for iteration in range(6):
+        trainer.train(iteration, {2: 2.0})
+    assert trainer.plan(6)["profile_version"] == 1
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE learned SET body = ?", (b"{}",))
+    assert trainer.plan(7)["profile_version"] is None
+    assert "learned_unfit" in served.log
+
+
 def test_times_that_no_clock_measures_are_refused(shared: ServedPlanner) -> None:
     trainer = Trainer(shared.url, "no-clock", "on")
     times = trainer.times(trainer.plan(0), {})

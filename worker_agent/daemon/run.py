@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import ExitStack
 from importlib.metadata import version
-from pathlib import Path
 
 import uvicorn
 
@@ -22,7 +21,7 @@ from worker_agent.daemon.jobs import KnownJobs
 from worker_agent.daemon.metrics import AgentMetrics
 from worker_agent.daemon.planner_link import PlannerLink
 from worker_agent.daemon.settings import AgentSettings
-from worker_agent.daemon.sockets import listen_on_port, listen_on_socket
+from worker_agent.daemon.sockets import identity_of, listen_on_port, listen_on_socket, remove_socket
 from worker_agent.daemon.systemd import notify, watchdog_s
 from worker_agent.daemon.timings_desk import TimingsDesk
 from worker_agent.daemon.wire import AgentStatus
@@ -52,7 +51,7 @@ def run_agent(settings: AgentSettings) -> None:
         addresses: list[str] = []
         if settings.socket_path is not None:
             listeners.append(stack.enter_context(listen_on_socket(settings.socket_path)))
-            stack.callback(_remove, settings.socket_path)
+            stack.callback(remove_socket, settings.socket_path, identity_of(settings.socket_path))
             addresses.append(f"unix:{settings.socket_path}")
         if settings.port is not None:
             listeners.append(stack.enter_context(listen_on_port(settings.port)))
@@ -157,7 +156,3 @@ async def _serve(
             next_at = time.monotonic() + every_s
         await asyncio.wait({serving}, timeout=LOOK_S)
     await serving
-
-
-def _remove(path: Path) -> None:
-    path.unlink(missing_ok=True)

@@ -19,6 +19,9 @@ MAX_REWRITTEN = 4
 
 MAX_TRIED = 256
 
+MAX_NAME = 960
+"""Characters of a type's name that the name of its slow ranks begins with; there is a limit to the whole."""
+
 Groups = tuple[tuple[str, Layout, int], ...]
 """A strategy: device, layout and number of replicas of each group."""
 
@@ -47,7 +50,7 @@ class SplitPool:
     @property
     def name(self) -> str:
         """What plans and strategies call it."""
-        return self.device if self.factor == 1 else f"{self.device} x{self.factor:g} slower"
+        return self.device if self.factor == 1 else f"{self.device[:MAX_NAME]} x{self.factor:g} slower"
 
     @property
     def num_gpus(self) -> int:
