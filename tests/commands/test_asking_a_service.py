@@ -310,7 +310,9 @@ def test_a_certificate_is_checked_against_the_file_given(tmp_path: Path, monkeyp
         monkeypatch.setenv("HYDRAULIS_URL", url)
         assert hydraulis("profiles", "list", "--ca-file", str(mine)).code == 0
         for trusted in ((), ("--ca-file", str(other))):
-            assert "CERTIFICATE_VERIFY_FAILED" in refused("profiles", "list", "--timeout", "1", *trusted, code=1)
+            said = refused("profiles", "list", "--timeout", "1", *trusted, code=1)
+            assert "CERTIFICATE_VERIFY_FAILED" in said
+            assert "give the certificates to trust with --ca-file or HYDRAULIS_CA_FILE" in said
         monkeypatch.setenv("HYDRAULIS_CA_FILE", str(mine))
         assert hydraulis("profiles", "list").code == 0
     mine.write_text("no certificate")

@@ -128,11 +128,17 @@ def _run(
         except RequestRefused as refused:
             raise Ending(_typed(_refusal(refused, needs, has_token=bool(service["token"])))) from refused
         except DeadlineExceeded as error:
-            sentence = f"the planner at {url} did not answer in time: {error}; raise --timeout, or look there"
+            sentence = f"the planner at {url} did not answer in time: {error}; {_remedy(error, 'raise --timeout, or look there')}"
             raise Ending(sentence, FAILED) from error
         except HydraulisError as error:
-            sentence = f"the planner at {url} gave no answer to use: {error}; give another --url, or look there"
+            sentence = f"the planner at {url} gave no answer to use: {error}; {_remedy(error, 'give another --url, or look there')}"
             raise Ending(sentence, FAILED) from error
+
+
+def _remedy(error: Exception, usual: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "give the certificates to trust with --ca-file or HYDRAULIS_CA_FILE, or another --url"
+    return usual
 
 
 @contextmanager

@@ -210,7 +210,7 @@ class IterationSummary(Returned):
     num_reported
         Sources that reported.
     due_at
-        When it is planned without those missing (seconds since 1970, UTC).
+        When it is planned without those missing (seconds since 1970, UTC); 0 before anybody reported.
     finished_at
         When it was planned or failed; null before.
     digest
