@@ -128,10 +128,12 @@ def _run(
         except RequestRefused as refused:
             raise Ending(_typed(_refusal(refused, needs, has_token=bool(service["token"])))) from refused
         except DeadlineExceeded as error:
-            sentence = f"the planner at {url} did not answer in time: {error}; {_remedy(error, 'raise --timeout, or look there')}"
+            remedy = _remedy(error, "raise --timeout, or look there")
+            sentence = f"the planner at {url} did not answer in time: {error}; {remedy}"
             raise Ending(sentence, FAILED) from error
         except HydraulisError as error:
-            sentence = f"the planner at {url} gave no answer to use: {error}; {_remedy(error, 'give another --url, or look there')}"
+            remedy = _remedy(error, "give another --url, or look there")
+            sentence = f"the planner at {url} gave no answer to use: {error}; {remedy}"
             raise Ending(sentence, FAILED) from error
 
 
