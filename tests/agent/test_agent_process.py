@@ -206,6 +206,20 @@ def test_what_is_wrong_with_a_hand_in_or_a_job_is_told(guarded: Guarded, start: 
         assert http.get("http://localhost/v1/agent", headers={"Origin": "http://page.example"}).status_code == 403
 
 
+def test_a_job_that_was_deleted_and_registered_anew_begins_anew_at_the_agent(guarded: Guarded, start: Start) -> None:
+    served = start(guarded.url, "n0", "--token-file", str(guarded.token_file))
+    with AgentClient(served.address) as agent:
+        agent.register(spec("begun-anew"))
+        before = agent.plan("begun-anew", 0, 0, RankBatch(ranks=[0], lengths=[100, 200]), timeout_s=30.0)
+        agent.register(spec("begun-anew"))
+        assert agent.iteration("begun-anew", 0, 0).state == "planned"
+        guarded.client.delete_job("begun-anew")
+        agent.register(spec("begun-anew"))
+        after = agent.plan("begun-anew", 0, 0, RankBatch(ranks=[0], lengths=[300, 400]), timeout_s=30.0)
+    assert before.plan.digest != after.plan.digest
+    assert guarded.client.iteration_plan("begun-anew", 0) == after.plan
+
+
 def test_a_token_that_was_taken_back_is_read_again(guarded: Guarded, start: Start, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(give_token(guarded.database, "old", "plan"))

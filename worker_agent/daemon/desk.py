@@ -59,6 +59,7 @@ class AgentDesk:
         self._settings = settings
         self._link = link
         self._jobs = jobs
+        jobs.on_anew = self.forget_job
         self._metrics = metrics
         self._clock = clock
         self._iterations: dict[tuple[str, int], NodeIteration] = {}
@@ -141,6 +142,14 @@ class AgentDesk:
         entry = self._iterations.get((job, iteration))
         return None if entry is None or entry.found is None else entry.found.plan
 
+    def forget_job(self, job: str) -> None:
+        """Forget the iterations of a job that was registered anew; ranks that wait are told to hand in again."""
+        for key in [key for key in self._iterations if key[0] == job]:
+            entry = self._iterations[key]
+            self._forget(key)
+            entry.problem = _not_handed_in(job, key[1]).problem
+            entry.tell()
+
     def begin_shutdown(self) -> None:
         """Let those who wait go."""
         self._closing.set()
@@ -158,13 +167,7 @@ class AgentDesk:
     def _handed_in(self, job: str, iteration: int, rank: int) -> NodeIteration:
         entry = self._iterations.get((job, iteration))
         if entry is None or rank not in entry.batch.held:
-            raise AgentProblem(
-                404,
-                AgentCode.NOT_HANDED_IN,
-                f"rank {rank} handed in nothing for iteration {iteration} of job {job[:128]!r}, or the agent was "
-                "started anew since",
-                "hand in what the rank holds, then ask again",
-            )
+            raise _not_handed_in(job, iteration)
         return entry
 
     def _is_away(self, entry: NodeIteration, now: float) -> bool:
@@ -298,6 +301,16 @@ class AgentDesk:
         entry = self._iterations.pop(key)
         if entry.work is not None:
             entry.work.cancel()
+
+
+def _not_handed_in(job: str, iteration: int) -> AgentProblem:
+    return AgentProblem(
+        404,
+        AgentCode.NOT_HANDED_IN,
+        f"the rank handed in nothing for iteration {iteration} of job {job[:128]!r}, or the agent was started or the "
+        "job registered anew since",
+        "hand in what the rank holds, then ask again",
+    )
 
 
 class AnsweredWith(Exception):  # noqa: N818 - an answer as good as any

@@ -1,6 +1,9 @@
 """The jobs that ranks of this node train: registered with the planner through the agent, and remembered."""
 
+from collections.abc import Callable
+
 from planner_client.contract import FaultCode, Job, JobSpec
+from planner_client.errors import DeadlineExceeded, PlannerUnavailable
 from worker_agent.daemon.planner_link import PlannerLink
 from worker_agent.daemon.problems import AgentProblem
 from worker_agent.daemon.wire import AgentCode
@@ -27,6 +30,7 @@ class KnownJobs:
         self._node = node
         self._only = only
         self._jobs: dict[str, Job] = {}
+        self.on_anew: Callable[[str], None] = lambda _: None
 
     def refuse_other(self, name: str) -> None:
         """Refuse a job that this agent does not serve.
@@ -45,7 +49,7 @@ class KnownJobs:
             )
 
     async def register(self, spec: JobSpec) -> Job:
-        """Register a job with the planner, unless that was done before.
+        """Register a job with the planner; one that was registered before stands where the planner gives no answer.
 
         Raises
         ------
@@ -63,9 +67,20 @@ class KnownJobs:
                 "name all nodes of the run as sources of the job",
             )
         known = self._jobs.get(spec.name)
-        if known is not None and known.spec == spec:
+        is_same = known is not None and known.spec == spec
+        if known is not None and is_same and self._link.is_reached is False:
             return known
-        return self._keep(await self._link.ask(lambda client: client.register_job(spec)))
+        try:
+            job = await self._link.ask(lambda client: client.register_job(spec))
+        except (PlannerUnavailable, DeadlineExceeded):
+            if known is not None and is_same:
+                return known
+            raise
+        known = self._jobs.get(spec.name)
+        if known is not None and known.created_at != job.created_at:
+            # Somebody deleted it meanwhile; what is remembered of it is of another run.
+            self.on_anew(spec.name)
+        return self._keep(job)
 
     async def spec(self, name: str) -> JobSpec:
         """Return what a job was registered as, asking the planner if it was registered elsewhere.
