@@ -162,6 +162,15 @@ def pools_of(request: PlanRequest, profiles: Sequence[Profile]) -> tuple[Pool, .
     return pools
 
 
+def layouts_without_memory(profile: Profile) -> dict[Layout, int]:
+    """Return the layouts that cannot run however the optimizer states are sharded, and their limits (tokens)."""
+    limits = {
+        Layout(cost.tp, cost.cp, cost.pp): _limit(profile, cost, OptimizerSharding(math.inf, 1, 1))
+        for cost in profile.layouts
+    }
+    return {layout: limit for layout, limit in limits.items() if limit <= 0}
+
+
 def refuse_unusable(profile: Profile) -> None:
     """Refuse a profile with layouts that cannot run however the optimizer states are sharded.
 
@@ -170,11 +179,7 @@ def refuse_unusable(profile: Profile) -> None:
     PlanningFault
         Naming every such layout and its limit.
     """
-    limits = {
-        Layout(cost.tp, cost.cp, cost.pp): _limit(profile, cost, OptimizerSharding(math.inf, 1, 1))
-        for cost in profile.layouts
-    }
-    unusable = {layout: limit for layout, limit in limits.items() if limit <= 0}
+    unusable = layouts_without_memory(profile)
     if unusable:
         named = ", ".join(f"{layout} with {limit} tokens" for layout, limit in sorted(unusable.items()))
         raise PlanningFault(

@@ -27,7 +27,7 @@ from planner_service.core.learn.measured import Cost, Kind, Registered, Run, Sam
 from planner_service.core.learn.split import Groups, Split, SplitPool, split
 from planner_service.core.learn.state import SlowRank
 from planner_service.core.problem import Layout, Pool
-from planner_service.translate.clusters import replica_kinds
+from planner_service.translate.clusters import layouts_without_memory, replica_kinds
 
 
 class LearnedRequest(PlanRequest):
@@ -224,10 +224,13 @@ def _groups_told(groups: Groups, parted: Split) -> list[ReplicaGroup]:
 
 
 def _learned_profile(profile: Profile, pool: SplitPool, costs: Mapping[Kind, Cost]) -> Profile:
+    # Built-in profiles have layouts that never fit, which requests with profiles of their own may not have.
+    without_memory = layouts_without_memory(profile)
     layouts = []
     for own in profile.layouts:
-        cost = costs[Kind(profile.device.name, Layout(own.tp, own.cp, own.pp))].times(pool.factor)
-        layouts.append(_with_cost(own, cost))
+        layout = Layout(own.tp, own.cp, own.pp)
+        if layout not in without_memory:
+            layouts.append(_with_cost(own, costs[Kind(profile.device.name, layout)].times(pool.factor)))
     device = profile.device.model_copy(update={"name": pool.name})
     return profile.model_copy(update={"layouts": layouts, "device": device})
 

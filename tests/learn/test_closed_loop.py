@@ -21,10 +21,11 @@ from planner_client.contract import (
     request_for,
 )
 from planner_client.plan_check import check_answers
-from planner_service.core.learn.decide import decide, published
+from planner_service.core.learn.decide import CostChange, Decision, decide, published
 from planner_service.core.learn.observe import observe
-from planner_service.core.learn.state import LearnerState
-from planner_service.translate import fit_profile, plan_request
+from planner_service.core.learn.state import LearnerState, SlowRank
+from planner_service.profiles import builtin_profiles
+from planner_service.translate import fit_profile, plan_request, refuse_unusable
 from planner_service.translate.learned import LearnedRequest, learned_request, registered_of, runs_of, version_of
 
 LAYOUTS = [(1, 1), (2, 1), (4, 1)]
@@ -179,6 +180,28 @@ def test_a_job_of_two_types_follows_a_slow_rank_and_its_return_through_sixty_ite
     assert plans[-1].profile_version == run.versions[-1].version
     assert any(replica.device.startswith("new x") for replica in plans[35].replicas)
     assert len(run.versions) < 30
+
+
+@pytest.mark.parametrize("name", sorted(builtin_profiles()))
+def test_what_a_job_with_a_built_in_profile_learned_can_be_planned_with(name: str) -> None:
+    profile = builtin_profiles()[name]
+    spec = JobSpec.model_validate({"name": "job", "profile": name, "num_gpus": 16, "sources": ["local"]})
+    decision = Decision(
+        changes=tuple(
+            CostChange(kind, cost, cost, cost, 1, None, None)
+            for kind, cost in registered_of(spec, [profile]).costs.items()
+        ),
+        slow=(SlowRank(1, 2.0, 2.0, 0),),
+        reasons=(),
+    )
+    version = version_of(spec, [profile], decision, version=1, iteration=3)
+    assert len(version.pools) == 2
+    asked = request_for(spec, 4, {"local": SourceBatch(lengths=[500, 2000, 100])})
+    request = learned_request(asked, version)
+    profiles = [own.profile for own in request.pools if isinstance(own.profile, Profile)]
+    for own in profiles:
+        refuse_unusable(own)
+    assert plan_request(request, profiles, remaining_ms=lambda: 1e6).profile_version == 1
 
 
 def test_plans_of_a_job_with_strategies_put_a_whole_replica_on_the_slow_ranks() -> None:
