@@ -182,6 +182,8 @@ def test_losses_that_disagree_end_the_demo_with_the_difference(
     ("options", "sentence"),
     [
         (["--iterations", "0"], "--iterations is 0; give from 1 to 100000"),
+        (["--profile-packings", "1001"], "--profile-packings is 1001; give from 8 to 1000"),
+        (["--profile-repeats", "81"], "--profile-repeats is 81; give from 1 to 80"),
         (["--sequences", "1"], "--sequences is 1; give from 2 to 100000"),
         (["--seed", "-1"], "--seed is -1; give from 0 to 2147483647"),
         (["--max-length", "3"], "--max-length is 3; give from 256 to 1048576"),
