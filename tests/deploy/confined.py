@@ -19,6 +19,10 @@ while [ "$1" != -- ]; do mkdir -p "$root$2"; mount --bind "$1" "$root$2"; shift 
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o size=256m,mode=1777 tmpfs "$root/tmp"
+# Container engines give each container such a file.
+echo "127.0.0.1 localhost" > "$root/tmp/hosts"
+test -e "$root/etc/hosts" || touch "$root/etc/hosts"
+mount --bind "$root/tmp/hosts" "$root/etc/hosts"
 mount -o remount,ro,bind "$root"
 ip link set lo up
 exec chroot "$root" /usr/bin/env -i "$@"

@@ -110,7 +110,7 @@ def _ask_nobody(hydraulis: Path) -> None:
     """Run the commands that ask a service up to where one would answer, and what prints tables."""
     for group in ASKING:
         arguments = ("list", "run-1") if group == "iterations" else ("list",)
-        asked = _run(hydraulis, group, *arguments, "--url", "http://127.0.0.1:9", "--timeout", "0.2")
+        asked = _run(hydraulis, group, *arguments, "--url", "http://127.0.0.1:9", "--timeout", "5")
         assert asked.returncode == 1, asked.stderr
         assert "Connection refused" in asked.stderr
         assert "Traceback" not in asked.stderr
