@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from planner_client.contract import AuditList, NewToken, TokenList, TokenRequest
 from planner_service.access import TokenLookup, TokenRegister
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.body import BodyReader
 from planner_service.api.guard import name_subject
 from planner_service.api.paging import AfterNumber, Limit
@@ -31,13 +32,13 @@ def access_routes(register: TokenRegister, lookup: TokenLookup, bodies: BodyRead
         name_subject(request, wanted.name)
         token = await asyncio.to_thread(register.give, wanted)
         lookup.forget()
-        return Response(token.model_dump_json(), status_code=201, media_type="application/json")
+        return json_answer(token, status=201)
 
     @router.get("/tokens", response_model=TokenList, responses=openapi.problems(500, 503), summary="List tokens")
     async def list_tokens() -> Response:
         """List all tokens, ascending by name, without their secrets."""
         listing = await asyncio.to_thread(register.all)
-        return Response(listing.model_dump_json(), media_type="application/json")
+        return json_answer(listing)
 
     @router.delete(
         "/tokens/{name}", status_code=204, responses=openapi.problems(404, 500, 503), summary="Revoke a token"
@@ -54,6 +55,6 @@ def access_routes(register: TokenRegister, lookup: TokenLookup, bodies: BodyRead
     async def get_audit(after: AfterNumber = None, limit: Limit = 100) -> Response:
         """Return what administrators did, and what was refused for want of the right, in the order it happened."""
         listing = await asyncio.to_thread(register.audit, after=after or 0, limit=limit)
-        return Response(listing.model_dump_json(), media_type="application/json")
+        return json_answer(listing)
 
     return router

@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel
 
 from planner_client.contract import (
     IterationList,
@@ -18,6 +17,7 @@ from planner_client.contract import (
 )
 from planner_client.contract.scalars import MAX_ITERATION, MAX_WAIT_MS
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.body import BodyReader
 from planner_service.api.disconnect import while_connected
 from planner_service.api.guard import caller_of, require_job
@@ -57,17 +57,17 @@ def _add_registry(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
         spec = await bodies.read(request, JobSpec.model_validate)
         require_job(request, spec.name)
         job, is_new = await desk.register(spec)
-        return _json(job, status=201 if is_new else 200)
+        return json_answer(job, status=201 if is_new else 200)
 
     @router.get("", response_model=JobList, responses=openapi.problems(422, 500, 503), summary="List jobs")
     async def list_jobs(request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
         """List the jobs that the caller's token is good for, ascending by name."""
-        return _json(await desk.page(after=after, limit=limit, patterns=caller_of(request).jobs))
+        return json_answer(await desk.page(after=after, limit=limit, patterns=caller_of(request).jobs))
 
     @router.get("/{job}", response_model=Job, responses=openapi.problems(404, 422, 500, 503), summary="Fetch a job")
     async def get_job(job: JobPath) -> Response:
         """Return a job as it was registered."""
-        return _json(await desk.job(job))
+        return json_answer(await desk.job(job))
 
     @router.delete("/{job}", status_code=204, responses=openapi.problems(404, 422, 500, 503), summary="Delete a job")
     async def delete_job(job: JobPath) -> Response:
@@ -87,7 +87,7 @@ def _add_reports(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     async def put_histogram(request: Request, job: JobPath, iteration: IterationPath, source: SourcePath) -> Response:
         """Report once; the same again changes nothing, something else is refused."""
         batch = await bodies.read(request, SourceBatch.model_validate)
-        return _json(await desk.report(job, iteration, {source: batch}))
+        return json_answer(await desk.report(job, iteration, {source: batch}))
 
     @router.put(
         "/{job}/iterations/{iteration}/histograms",
@@ -99,7 +99,7 @@ def _add_reports(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     async def put_histograms(request: Request, job: JobPath, iteration: IterationPath) -> Response:
         """Report all of it or nothing."""
         sent = await bodies.read(request, SourceBatches.model_validate)
-        return _json(await desk.report(job, iteration, sent.sources))
+        return json_answer(await desk.report(job, iteration, sent.sources))
 
 
 def _add_iterations(router: APIRouter, desk: JobDesk) -> None:
@@ -116,7 +116,7 @@ def _add_iterations(router: APIRouter, desk: JobDesk) -> None:
         newest_first: Annotated[bool, Query(description="Descending by number, from the newest on.")] = False,  # noqa: FBT002 - a query's flag has a name
     ) -> Response:
         """List iterations with what their plans predict."""
-        return _json(await desk.iterations(job, after=after, limit=limit, newest_first=newest_first))
+        return json_answer(await desk.iterations(job, after=after, limit=limit, newest_first=newest_first))
 
     @router.get(
         "/{job}/iterations/{iteration}",
@@ -126,7 +126,7 @@ def _add_iterations(router: APIRouter, desk: JobDesk) -> None:
     )
     async def get_iteration(job: JobPath, iteration: IterationPath) -> Response:
         """Tell an iteration's state, which sources are missing, and why there is no plan if there is none."""
-        return _json(await desk.iteration(job, iteration))
+        return json_answer(await desk.iteration(job, iteration))
 
     @router.get(
         "/{job}/iterations/{iteration}/plan",
@@ -141,7 +141,7 @@ def _add_iterations(router: APIRouter, desk: JobDesk) -> None:
         """Return the plan, the same bytes to everybody and for ever; wait for it up to ``wait_ms``."""
         found = await while_connected(request, desk.plan(job, iteration, wait_s=wait_ms / 1000.0))
         if isinstance(found, IterationStatus):
-            return _json(found, status=202)
+            return json_answer(found, status=202)
         return Response(found.body, media_type="application/json")
 
 
@@ -169,7 +169,3 @@ def _add_timings(router: APIRouter, desk: JobDesk, bodies: BodyReader) -> None:
     async def get_timings(job: JobPath, iteration: IterationPath) -> list[IterationTimings]:
         """Return all measured times of an iteration, in the order they came."""
         return await desk.timings(job, iteration)
-
-
-def _json(value: BaseModel, *, status: int = 200) -> Response:
-    return Response(value.model_dump_json(), status_code=status, media_type="application/json")

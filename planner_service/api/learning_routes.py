@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
-from pydantic import BaseModel
 
 from planner_client.contract import LearnedVersion, LearnedVersionList, Learning
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.job_routes import JobPath
 from planner_service.api.paging import AfterNumber, Limit
 from planner_service.jobs.learning_desk import LearningDesk
@@ -23,7 +23,7 @@ def learning_routes(desk: LearningDesk) -> APIRouter:
     )
     async def get_learning(job: JobPath) -> Response:
         """Tell what measured times say of a job's profiles and ranks by now."""
-        return _json(await desk.learning(job))
+        return json_answer(await desk.learning(job))
 
     @router.get(
         "/versions",
@@ -33,7 +33,7 @@ def learning_routes(desk: LearningDesk) -> APIRouter:
     )
     async def list_versions(job: JobPath, after: AfterNumber = None, limit: Limit = 100) -> Response:
         """List versions with why they were made, from the newest on."""
-        return _json(await desk.versions(job, after=after, limit=limit))
+        return json_answer(await desk.versions(job, after=after, limit=limit))
 
     @router.get(
         "/versions/{version}",
@@ -43,7 +43,7 @@ def learning_routes(desk: LearningDesk) -> APIRouter:
     )
     async def get_version(job: JobPath, version: VersionPath) -> Response:
         """Return what plans that name this version were made with, and what was before."""
-        return _json(await desk.version(job, version))
+        return json_answer(await desk.version(job, version))
 
     @router.post(
         "/reset",
@@ -53,10 +53,6 @@ def learning_routes(desk: LearningDesk) -> APIRouter:
     )
     async def post_reset(job: JobPath) -> Response:
         """Let what was registered hold again, as a new version, and learn anew from times that come from now on."""
-        return _json(await desk.reset(job))
+        return json_answer(await desk.reset(job))
 
     return router
-
-
-def _json(value: BaseModel) -> Response:
-    return Response(value.model_dump_json(), media_type="application/json")

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from planner_client.contract import FaultCode, Node, NodeList, NodeReport
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.body import BodyReader
 from planner_service.api.guard import caller_of, require_job
 from planner_service.api.paging import AfterName, Limit
@@ -35,14 +36,14 @@ def node_routes(register: NodeRegister, bodies: BodyReader) -> APIRouter:
         report = await bodies.read(request, NodeReport.model_validate)
         _require_job_of(request, report)
         seen = await asyncio.to_thread(register.report, node, report)
-        return Response(seen.model_dump_json(), media_type="application/json")
+        return json_answer(seen)
 
     @router.get("", response_model=NodeList, responses=openapi.problems(422, 500, 503), summary="List nodes")
     async def list_nodes(request: Request, after: AfterName = "", limit: Limit = 100) -> Response:
         """List nodes, ascending by name; with a token for some jobs, those that work for these jobs alone."""
         jobs = caller_of(request).jobs
         listing = await asyncio.to_thread(register.page, after=after, limit=limit, jobs=jobs)
-        return Response(listing.model_dump_json(), media_type="application/json")
+        return json_answer(listing)
 
     return router
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from planner_client.contract import FaultCode, Plan, PlanList, PlanRequest, Profile, ProfileList
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.body import BodyReader
 from planner_service.api.disconnect import while_connected
 from planner_service.api.guard import caller_of
@@ -57,7 +58,7 @@ def plan_routes(desk: PlanDesk, bodies: BodyReader) -> APIRouter:
     async def list_plans(after: AfterNumber = None, limit: Limit = 100) -> Response:
         """List the plans that are kept, in the order they were stored."""
         listing = await desk.page(after=after or 0, limit=limit)
-        return Response(listing.model_dump_json(), media_type="application/json")
+        return json_answer(listing)
 
     @router.delete(
         "/{digest}", status_code=204, responses=openapi.problems(404, 409, 500, 503), summary="Delete a plan"
@@ -100,19 +101,19 @@ def profile_routes(catalog: Catalog, bodies: BodyReader) -> APIRouter:
         """Register coefficients, or raw samples that are fitted; each fitted layout carries its error."""
         sent = await bodies.read(request, parse_submission)
         profile, is_new = await asyncio.to_thread(catalog.register, sent)
-        return Response(profile.model_dump_json(), status_code=201 if is_new else 200, media_type="application/json")
+        return json_answer(profile, status=201 if is_new else 200)
 
     @router.get("", response_model=ProfileList, responses=openapi.problems(500, 503), summary="List all profiles")
     async def list_profiles() -> Response:
         """List all profiles, ascending by name, the built-in ones included."""
         listing = await catalog.list()
-        return Response(listing.model_dump_json(), media_type="application/json")
+        return json_answer(listing)
 
     @router.get("/{name}", response_model=Profile, responses=openapi.problems(404, 500, 503), summary="Fetch a profile")
     async def get_profile(name: Annotated[str, Path(description="The profile's name.")]) -> Response:
         """Return one profile."""
         profile = await catalog.find(name)
-        return Response(profile.model_dump_json(), media_type="application/json")
+        return json_answer(profile)
 
     @router.delete(
         "/{name}", status_code=204, responses=openapi.problems(404, 409, 500, 503), summary="Delete a profile"

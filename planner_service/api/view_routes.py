@@ -3,11 +3,11 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel
 
 from planner_client.contract import CandidateList, JobSeries, PlanOverview, ReplicaList
 from planner_client.contract.scalars import MAX_ITERATION
 from planner_service.api import openapi
+from planner_service.api.answers import json_answer
 from planner_service.api.job_routes import IterationPath, JobPath
 from planner_service.api.paging import AfterNumber, Limit
 from planner_service.dashboard import ViewDesk
@@ -35,7 +35,7 @@ def view_routes(desk: ViewDesk) -> APIRouter:
         max_points: MaxPoints = 400,
     ) -> Response:
         """Return times, gaps and strategies over a job's newest iterations; neighbours share a point if need be."""
-        return _json(await desk.series(job, before=before, limit=limit, max_points=max_points))
+        return json_answer(await desk.series(job, before=before, limit=limit, max_points=max_points))
 
     @router.get(
         "/{job}/iterations/{iteration}/overview",
@@ -45,7 +45,7 @@ def view_routes(desk: ViewDesk) -> APIRouter:
     )
     async def get_overview(job: JobPath, iteration: IterationPath, max_points: MaxPoints = 200) -> Response:
         """Return what a plan says of itself, its loads, lengths and pipelines; never larger than charts need."""
-        return _json(await desk.overview(job, iteration, max_points=max_points))
+        return json_answer(await desk.overview(job, iteration, max_points=max_points))
 
     @router.get(
         "/{job}/iterations/{iteration}/replicas",
@@ -57,7 +57,7 @@ def view_routes(desk: ViewDesk) -> APIRouter:
         job: JobPath, iteration: IterationPath, after: AfterNumber = None, limit: Limit = 100
     ) -> Response:
         """List what replicas do, predicted and measured, ascending by number."""
-        return _json(await desk.replicas(job, iteration, after=after, limit=limit))
+        return json_answer(await desk.replicas(job, iteration, after=after, limit=limit))
 
     @router.get(
         "/{job}/iterations/{iteration}/candidates",
@@ -67,10 +67,6 @@ def view_routes(desk: ViewDesk) -> APIRouter:
     )
     async def list_candidates(job: JobPath, iteration: IterationPath) -> Response:
         """Tell of each candidate that the job names what it could have done at best, or why it could not be used."""
-        return _json(await desk.candidates(job, iteration))
+        return json_answer(await desk.candidates(job, iteration))
 
     return router
-
-
-def _json(value: BaseModel) -> Response:
-    return Response(value.model_dump_json(), media_type="application/json")

@@ -11,8 +11,8 @@ from planner_service.core.problem import Floats, Ints
 NUM_FOLDS = 4
 """The samples are divided into so many folds, each of which is predicted from a fit to the others."""
 
-FEWEST_PER_FOLD = 2
-"""Different micro-batches that each fold needs; with fewer, nothing is held out."""
+FEWEST_PACKINGS = 2 * NUM_FOLDS
+"""Different micro-batches that are needed, two for each fold; with fewer, nothing is held out."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _held_out(design: Floats, times: Floats, packing: Ints, kept: Flags) -> Erro
     Folds take packings by turns in the order of their tokens, so that each spans the measured sizes; repeats of one
     packing share a fold, so that no sample is predicted from a twin.
     """
-    if packing.max() + 1 < NUM_FOLDS * FEWEST_PER_FOLD:
+    if packing.max() + 1 < FEWEST_PACKINGS:
         return None
     predicted = np.empty(len(times))
     for fold in range(NUM_FOLDS):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner_service.core.fit import FittedCost, Samples
+from planner_service.core.fit import FEWEST_PACKINGS, FittedCost, Samples
 from planner_service.core.problem import Floats
 
 FEWEST_LENGTHS = 4
@@ -74,7 +74,7 @@ def _too_few(evidence: Evidence) -> Iterator[str]:
         )
     if evidence.fitted.held_out is None:
         num_packings = int(samples.packing.max()) + 1
-        yield f"{num_packings} different micro-batches are too few to hold some out; measure 8 or more"
+        yield f"{num_packings} different micro-batches are too few to hold some out; measure {FEWEST_PACKINGS} or more"
 
 
 def _corners(evidence: Evidence) -> Floats:

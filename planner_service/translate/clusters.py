@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from planner_client.contract import FaultCode, LayoutCost, OptimizerLayout, PlanOptions, PlanRequest, Profile
+from planner_client.contract import Cluster, FaultCode, LayoutCost, OptimizerLayout, PlanOptions, Profile
 from planner_service.core.faults import PlanningFault
 from planner_service.core.memory import MemoryModel, OptimizerSharding, max_tokens
 from planner_service.core.problem import Layout, Pool, ReplicaKind
@@ -114,8 +114,8 @@ def _is_allowed(layout: Layout, options: PlanOptions, profile: Profile) -> bool:
     )
 
 
-def pools_of(request: PlanRequest, profiles: Sequence[Profile]) -> tuple[Pool, ...]:
-    """Pair the request's GPUs with their profiles' devices.
+def pools_of(cluster: Cluster, profiles: Sequence[Profile]) -> tuple[Pool, ...]:
+    """Pair a cluster's GPUs with their profiles' devices.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def pools_of(request: PlanRequest, profiles: Sequence[Profile]) -> tuple[Pool, .
             profile.device.gpus_per_node,
             tuple(map(tuple, pool.nodes or ())),
         )
-        for pool, profile in zip(request.pools, profiles, strict=True)
+        for pool, profile in zip(cluster.pools, profiles, strict=True)
     )
     for pool in pools:
         largest = max(map(len, pool.nodes), default=0)

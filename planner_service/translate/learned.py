@@ -26,8 +26,8 @@ from planner_service.core.learn.decide import CostChange, Decision
 from planner_service.core.learn.measured import Cost, Kind, Registered, Run, Sample
 from planner_service.core.learn.split import Groups, Split, SplitPool, split
 from planner_service.core.learn.state import SlowRank
-from planner_service.core.problem import Layout, Pool
-from planner_service.translate.clusters import layouts_without_memory, replica_kinds
+from planner_service.core.problem import Layout
+from planner_service.translate.clusters import layouts_without_memory, pools_of, replica_kinds
 
 
 class LearnedRequest(PlanRequest):
@@ -189,10 +189,6 @@ def _percent(share: float | None) -> float | None:
 
 
 def _split(cluster: Cluster, profiles: Sequence[Profile], factors: Mapping[int, float]) -> Split:
-    pools = [
-        Pool(profile.device.name, pool.num_gpus, profile.device.gpus_per_node, tuple(map(tuple, pool.nodes or ())))
-        for pool, profile in zip(cluster.pools, profiles, strict=True)
-    ]
     layouts = {
         profile.device.name: tuple(
             replica_kinds(profile, cluster.total_gpus, cluster.optimizer_layout, cluster.options)[0]
@@ -200,7 +196,7 @@ def _split(cluster: Cluster, profiles: Sequence[Profile], factors: Mapping[int, 
         for profile in profiles
     }
     strategies = [tuple(_group_read(group, profiles) for group in groups) for groups in cluster.strategies]
-    return split(pools, factors, strategies, layouts)
+    return split(pools_of(cluster, profiles), factors, strategies, layouts)
 
 
 def _group_read(group: ReplicaGroup, profiles: Sequence[Profile]) -> tuple[str, Layout, int]:

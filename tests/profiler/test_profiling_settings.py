@@ -2,9 +2,10 @@ import pytest
 from machines import make_settings
 
 from planner_client.contract import MeasuredLayout, MicroBatchSample
+from worker_agent.measuring_limits import MOST_RUNS
 from worker_agent.profiler import Layout, parse_layouts
 from worker_agent.profiler.packings import draw_packings
-from worker_agent.profiler.settings import MOST_RUNS, MOST_TOKENS, SHORTEST_TOKENS
+from worker_agent.profiler.settings import MOST_TOKENS, SHORTEST_TOKENS
 
 
 def test_layouts_are_read_as_they_are_typed() -> None:

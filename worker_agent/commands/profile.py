@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from worker_agent.commands.profile_model import DEFAULT_MODEL, read_model
+from worker_agent.measuring_limits import MOST_RUNS
 
 if TYPE_CHECKING:
     from planner_client.client import PlannerClient
@@ -192,7 +193,6 @@ def _client(url: str | None, token: str | None, token_file: Path | None, ca_file
 
 def _settings(given: dict[str, Any], **same: Any) -> "ProfilingSettings":
     from worker_agent.profiler import ProfilingSettings, parse_layouts  # noqa: PLC0415 - brings torch
-    from worker_agent.profiler.settings import MOST_RUNS  # noqa: PLC0415
 
     layouts = parse_layouts(given["layouts"])
     device = _device(given["device"])

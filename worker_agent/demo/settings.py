@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from worker_agent.measuring_limits import MOST_PACKINGS, MOST_RUNS
+
 PROFILE_NAME = "demo"
 STRATEGIES = (
     "(2,1)x1,(1,1)x2",
@@ -96,9 +98,8 @@ class DemoSettings:
             "sequences": (self.num_sequences, self.num_ranks, 100_000),
             "max-length": (self.max_length, _SHORTEST_MAX_LENGTH_TOKENS, 1_048_576),
             "seed": (self.seed, 0, 2**31 - 1),
-            # No more than a measurement may hold (worker_agent.profiler.settings, which takes seconds to import).
-            "profile-packings": (self.profile_packings, 8, 1000),
-            "profile-repeats": (self.profile_repeats, 1, 80),
+            "profile-packings": (self.profile_packings, 8, MOST_PACKINGS),
+            "profile-repeats": (self.profile_repeats, 1, MOST_RUNS // MOST_PACKINGS),
         }
         for name, (value, least, most) in limits.items():
             if not least <= value <= most:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from worker_agent.executor.shape import DecoderConfig
+from worker_agent.measuring_limits import MOST_PACKINGS, MOST_RUNS
 
 Clock = Literal["wall", "cpu"]
 Limit = Literal["measured", "memory"]
@@ -18,10 +19,6 @@ MOST_TOKENS = 100_000 * SHORTEST_TOKENS
 """Largest micro-batch measured: full of the shortest sequences it holds as many as a sample may list."""
 
 MOST_RANKS = 1024
-MOST_PACKINGS = 1000
-MOST_RUNS = 80_000
-"""Runs of all micro-batches of a layout: with what fills pipelines, below the samples that a measurement may hold."""
-
 MOST_SEED = 2**32 - 1
 
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
