@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,6 +87,36 @@ class ForkedCommand:
     def kill(self) -> None:
         """Send SIGKILL, unless it has ended."""
         self.send_signal(signal.SIGKILL)
+
+
+def hydraulis_command(*arguments: str, first: str = "") -> list[str]:
+    """Return the command line of a `hydraulis` command, and of a statement that is to run before it."""
+    return [sys.executable, "-c", f"{first}from planner_client.main import main; main()", *arguments]
+
+
+def start_command(command: Sequence[str], stderr_path: Path, env: Mapping[str, str]) -> CommandProcess:
+    """Run a command line; its output can be read, its errors go to a file."""
+    with stderr_path.open("w") as errors:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env)
+
+
+def first_lines(process: CommandProcess, num: int, timeout_s: float) -> list[str]:
+    """Read lines of its output; one that does not write them in time is killed."""
+    watchdog = threading.Timer(timeout_s, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(num)]
+    watchdog.cancel()
+    return lines
+
+
+def end_command(process: CommandProcess, timeout_s: float) -> None:
+    """Kill a command if it runs, and let go of its output."""
+    if process.poll() is None:
+        process.kill()
+    process.wait(timeout_s)
+    assert process.stdout is not None
+    process.stdout.close()
 
 
 def fork_command(

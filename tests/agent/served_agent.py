@@ -2,15 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forked import CommandProcess, fork_command
+from forked import CommandProcess, end_command, first_lines, fork_command, hydraulis_command, start_command
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -37,7 +34,7 @@ class ServedAgent:
 
 def agent_command(*options: str) -> list[str]:
     """Return the command of an agent."""
-    return [sys.executable, "-c", "from planner_client.main import main; main()", "agent", *options]
+    return hydraulis_command("agent", *options)
 
 
 @contextmanager
@@ -55,17 +52,10 @@ def agents(directory: Path) -> Iterator[Callable[..., ServedAgent]]:
         if within is None:
             process = fork_command(["agent", *arguments], log_path, whole_env)
         else:
-            with log_path.open("w") as log:
-                process = subprocess.Popen(
-                    [*within, *agent_command(*arguments)], stdout=subprocess.PIPE, stderr=log, text=True, env=whole_env
-                )
+            process = start_command([*within, *agent_command(*arguments)], log_path, whole_env)
         served = ServedAgent(process, f"unix:{socket}", log_path)
         started.append(served)
-        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-        watchdog.start()
-        assert process.stdout is not None
-        lines = [process.stdout.readline(), process.stdout.readline()]
-        watchdog.cancel()
+        lines = first_lines(process, 2, START_TIMEOUT_S)
         assert lines[0] == f"listening on {served.address}\n", f"{lines}; {served.log}"
         assert lines[1].startswith("listening on http://127.0.0.1:"), f"{lines}; {served.log}"
         return served
@@ -74,8 +64,4 @@ def agents(directory: Path) -> Iterator[Callable[..., ServedAgent]]:
         yield start
     finally:
         for served in started:
-            if served.process.poll() is None:
-                served.process.kill()
-            served.process.wait(STOP_TIMEOUT_S)
-            assert served.process.stdout is not None
-            served.process.stdout.close()
+            end_command(served.process, STOP_TIMEOUT_S)

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import typer
+from forked import hydraulis_command
 from outcome_factory import make_changing, make_changing_record, make_outcome, make_record
 from typer.testing import CliRunner
 
@@ -21,7 +21,7 @@ from worker_agent.demo import run
 from worker_agent.demo.corpus import draw_batches, read_corpus
 from worker_agent.demo.settings import STRATEGIES
 
-HYDRAULIS = [sys.executable, "-c", "from planner_client.main import main; main()"]
+HYDRAULIS = hydraulis_command()
 SHORT = ["--sequences", "6", "--max-length", "1024", "--profile-packings", "8", "--profile-repeats", "1"]
 pytestmark = pytest.mark.timeout(400)
 """A run starts seven processes that import torch, which takes a busy machine a while."""

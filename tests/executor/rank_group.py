@@ -76,17 +76,17 @@ def _rank_main(rank: int, world_size: int, folder: Path, backend: str, call: byt
         world_size=world_size,
         timeout=timedelta(seconds=60),
     )
+    run_check(rank, folder, call)
+    dist.destroy_process_group()
+
+
+def run_check(rank: int, folder: Path, call: bytes) -> None:
+    """Run a rank's pickled check; write down, whole or not at all, what it returned, and the text of what it raised."""
     end: tuple[Any, str | None]
     try:
         check, *arguments = pickle.loads(call)  # noqa: S301 - the test's own
         end = (check(rank, *arguments), None)
     except Exception:  # noqa: BLE001 - the test reads what it was
         end = (None, traceback.format_exc())
-    note_end(folder, rank, end)
-    dist.destroy_process_group()
-
-
-def note_end(folder: Path, rank: int, end: tuple[Any, str | None]) -> None:
-    """Write down, whole or not at all, what a rank's check returned, and the text of what it raised."""
     torch.save(end, folder / f"rank-{rank}.part")
     (folder / f"rank-{rank}.part").rename(folder / f"rank-{rank}.pt")

@@ -1,4 +1,4 @@
-"""A planner on a host of its own and, if wanted, an agent on each rank's host; killed and started where they were."""
+"""A planner on a host of its own and an agent on each rank's host; killed and started where they were."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -27,23 +27,21 @@ class HostCluster:
     serve
         Starts a service.
     start
-        Starts an agent; None for a cluster without agents, whose ranks ask the service.
+        Starts an agent.
     """
 
     def __init__(
         self,
         network: HostNetwork,
         serve: Callable[..., ServedPlanner],
-        start: Callable[..., ServedAgent] | None,
+        start: Callable[..., ServedAgent],
     ) -> None:
         self.network = network
         self._serve, self._start = serve, start
         self._service = self._served()
-        self._agents: dict[str, ServedAgent] = {}
-        if start is not None:
-            names = [host.name for host in self.rank_hosts]
-            with ThreadPoolExecutor(len(names)) as together:
-                self._agents = dict(zip(names, together.map(self._agent, names), strict=True))
+        names = [host.name for host in self.rank_hosts]
+        with ThreadPoolExecutor(len(names)) as together:
+            self._agents: dict[str, ServedAgent] = dict(zip(names, together.map(self._agent, names), strict=True))
 
     @property
     def rank_hosts(self) -> list[Host]:
@@ -78,17 +76,16 @@ class HostCluster:
         return self._serve("--workers", "1", *listening, *trusting, within=host.within)
 
     def _agent(self, name: str) -> ServedAgent:
-        assert self._start is not None
         return self._start(self.url, name, within=self.network.hosts[name].within)
 
 
 @contextmanager
-def host_cluster(network: HostNetwork, folder: Path, *, with_agents: bool) -> Iterator[HostCluster]:
-    """Run a service, and agents if wanted, on the hosts of a network."""
+def host_cluster(network: HostNetwork, folder: Path) -> Iterator[HostCluster]:
+    """Run a service and agents on the hosts of a network."""
     folder.mkdir()
     with ExitStack() as stack:
         serve = stack.enter_context(servers(folder))
-        start = stack.enter_context(agents(folder)) if with_agents else None
+        start = stack.enter_context(agents(folder))
         yield HostCluster(network, serve, start)
 
 

@@ -3,7 +3,6 @@
 import os
 import pickle
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -11,9 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from forked import FORKED
 from host_network import FABRIC, Host
 from namespaces import enter
-from rank_group import FORKED, RankEnd, end_of, note_end
+from rank_group import RankEnd, end_of, run_check
 
 _MASTER_PORT = 29500
 
@@ -96,10 +96,4 @@ def _rank_main(rank: int, namespace: str, env: dict[str, str], folder: Path, cal
     enter(namespace)
     os.environ.update(env)
     torch.set_num_threads(1)
-    end: tuple[Any, str | None]
-    try:
-        check, *arguments = pickle.loads(call)  # noqa: S301 - the test's own
-        end = (check(rank, *arguments), None)
-    except Exception:  # noqa: BLE001 - the test reads what it was
-        end = (None, traceback.format_exc())
-    note_end(folder, rank, end)
+    run_check(rank, folder, call)

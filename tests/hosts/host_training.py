@@ -57,8 +57,6 @@ class Start:
 
     Attributes
     ----------
-    url
-        Where the service listens; None for ranks that ask their host's agent.
     folder, number
         Where the run writes, and how often it was started.
     pace_s
@@ -67,7 +65,6 @@ class Start:
         Of all starts together.
     """
 
-    url: str | None
     folder: Path
     number: int
     pace_s: float
@@ -86,8 +83,6 @@ class HostRun:
     ----------
     cluster, folder
         Where it runs, and where it writes.
-    by_agents
-        Whether its ranks ask the agents of their hosts, or rank 0 the service.
     pace_s
         Pause after each iteration.
     resumed_after_s
@@ -96,19 +91,16 @@ class HostRun:
 
     cluster: HostCluster
     folder: Path
-    by_agents: bool
     pace_s: float
     starts: list[Start] = field(default_factory=list)
     resumed_after_s: dict[str, float] = field(default_factory=dict)
 
     def started(self, num_iterations: int = ENDLESS) -> HostRanks:
         """Start the run again, up to so many iterations in all."""
-        url = None if self.by_agents else self.cluster.url
-        start = Start(url, self.folder, len(self.starts) + 1, self.pace_s, num_iterations)
+        start = Start(self.folder, len(self.starts) + 1, self.pace_s, num_iterations)
         self.starts.append(start)
         start.written("metrics").touch()
-        env = self.cluster.agent_env if self.by_agents else lambda _rank: {}
-        return HostRanks(self.cluster.rank_hosts, start.written("ranks"), train, start, env=env)
+        return HostRanks(self.cluster.rank_hosts, start.written("ranks"), train, start, env=self.cluster.agent_env)
 
     def lines(self, *, of_all_starts: bool = False) -> list[dict[str, Any]]:
         """Return the metrics of the iterations that were done since the last start, or since the first."""
@@ -138,7 +130,6 @@ def train(rank: int, start: Start) -> Stop | None:
     try:
         run = trainer(
             **RUN,
-            planner_url=start.url,
             profile=PROFILE,
             plan_options=PlanOptions(deadline_ms=200),
             plan_timeout_s=DEADLINE_S,

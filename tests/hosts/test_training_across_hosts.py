@@ -15,8 +15,8 @@ from host_training import HostRun, all_is_as_promised, ended_well, stop_by, suff
 def test_a_run_by_agents_goes_on_through_each_failure_once_and_resumes_after_those_that_stop_it(
     network: HostNetwork, tmp_path: Path, every: int, num_more: int
 ) -> None:
-    with host_cluster(network, tmp_path / "cluster", with_agents=True) as cluster:
-        run = HostRun(cluster, tmp_path, by_agents=True, pace_s=0.1)
+    with host_cluster(network, tmp_path / "cluster") as cluster:
+        run = HostRun(cluster, tmp_path, pace_s=0.1)
         with run.started() as ranks:
             suffer(run, every=every, lasts_s=2.0)
             stop_by(ranks, lambda: network.lose("host-1"), lost=[1])

@@ -2,13 +2,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import typer
 from click.testing import Result
+from forked import hydraulis_command
 from typer.testing import CliRunner
 
 from planner_client.client import PlannerClient
@@ -16,7 +16,7 @@ from planner_client.contract import Profile, ProfileMeasurement
 from worker_agent.commands import profile as profile_command
 from worker_agent.demo.service_process import running_service
 
-HYDRAULIS = [sys.executable, "-c", "from planner_client.main import main; main()"]
+HYDRAULIS = hydraulis_command()
 SMALL = [
     "--max-tokens", "256", "--packings", "8", "--repeats", "1", "--max-repeats", "1", "--no-collectives",
     "--model", "layers=1,hidden=16,heads=2,vocab=16",

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from forked import CommandProcess, fork_command
+from forked import CommandProcess, end_command, first_lines, fork_command, hydraulis_command, start_command
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -39,11 +37,11 @@ class ServedPlanner:
 
 def serve_command(*options: str, solve_name: str | None = None) -> list[str]:
     """Return the command of a server, with another planner than the real one if named."""
-    code = "from planner_client.main import main; main()"
+    first = ""
     if solve_name is not None:
         paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-        code = f"import sys; sys.path += {paths}; from served_planner import plan_by; plan_by({solve_name!r}); {code}"
-    return [sys.executable, "-c", code, "serve", *options]
+        first = f"import sys; sys.path += {paths}; from served_planner import plan_by; plan_by({solve_name!r}); "
+    return hydraulis_command("serve", *options, first=first)
 
 
 def plan_by(solve_name: str) -> None:
@@ -92,15 +90,10 @@ def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
             process = fork_command(["serve", *arguments], log_path, whole_env, prepare)
         else:
             command = [*within, *serve_command(*arguments, solve_name=solve_name)]
-            with log_path.open("w") as log:
-                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=whole_env)
+            process = start_command(command, log_path, whole_env)
         served = ServedPlanner(process, "", log_path)
         started.append(served)
-        watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
-        watchdog.start()
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        watchdog.cancel()
+        (line,) = first_lines(process, 1, START_TIMEOUT_S)
         assert line.startswith(("listening on http://", "listening on https://")), f"{line!r}; {served.log}"
         served.url = line.split()[-1]
         return served
@@ -109,11 +102,7 @@ def servers(directory: Path) -> Iterator[Callable[..., ServedPlanner]]:
         yield start
     finally:
         for served in started:
-            if served.process.poll() is None:
-                served.process.kill()
-            served.process.wait(STOP_TIMEOUT_S)
-            assert served.process.stdout is not None
-            served.process.stdout.close()
+            end_command(served.process, STOP_TIMEOUT_S)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:

@@ -5,12 +5,12 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import hydraulis_command
 from rank_group import run_ranks
 from served_planner import ServedPlanner, servers, wait_until
 from service_checks import DEADLINE_S, check_refusals
@@ -47,7 +47,7 @@ def stops(tmp_path_factory: pytest.TempPathFactory) -> Stops:
     """What each of two ranks met."""
     folder = tmp_path_factory.mktemp("refusals")
     database = folder / "guarded.sqlite3"
-    command = [sys.executable, "-c", "from planner_client.main import main; main()", "tokens", "create", "trainer"]
+    command = hydraulis_command("tokens", "create", "trainer")
     made = subprocess.run(
         [*command, "--scope", "plan", "--job", "taken", "--database", str(database)],
         capture_output=True,
