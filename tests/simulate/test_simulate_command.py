@@ -85,7 +85,7 @@ def test_a_given_static_strategy_is_kept() -> None:
 def test_windows_change_their_strategy_only_where_that_pays() -> None:
     arguments = (
         "--profile", "llama-32b-a800-80g", "--gpus", "64", "--lengths", "github", "--max-length", "8192",
-        "--over-long", "drop", "--iterations", "5", "--tokens", "60000", "--window", "3", "--deadline-ms", "500",
+        "--over-long", "drop", "--iterations", "5", "--tokens", "60000", "--window", "3", "--deadline-ms", "1500",
     )  # fmt: skip
     dear = {entry["planner"]: entry for entry in simulated(*arguments, "--switch-ms", "1000000")["planners"]}
     free = {entry["planner"]: entry for entry in simulated(*arguments, "--switch-ms", "0")["planners"]}
