@@ -50,6 +50,11 @@ promtool: venv ## Unpack promtool, which tries the alerts, into .venv where ther
 iproute2: ## Install what tests put hosts into network namespaces with, where it is missing
 	@command -v ip >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq iproute2; }
 
+# Debian's package manager runs once at a time, also where make runs several things at once.
+chromium: | postgresql
+promtool: | chromium
+iproute2: | promtool
+
 tests: venv postgresql chromium kubectl promtool iproute2
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not gpu and not long'
 

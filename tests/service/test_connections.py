@@ -4,6 +4,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -40,7 +41,11 @@ def connect(impatient: ServedPlanner) -> Iterator[Callable[[], socket.socket]]:
 
 
 def num_open(planner: ServedPlanner) -> int:
-    return sum("socket:" in str(link.readlink()) for link in Path(f"/proc/{planner.process.pid}/fd").iterdir())
+    num = 0
+    for link in Path(f"/proc/{planner.process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since the folder was listed
+            num += "socket:" in str(link.readlink())
+    return num
 
 
 def answer(connection: socket.socket) -> bytes:
